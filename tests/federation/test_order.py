@@ -131,7 +131,7 @@ def test_a_user_who_was_never_counted_is_in_order_at_once(tmp_path: Path) -> Non
         store.add_user(home.method(1), Person("x", [7, 3, 5]))
         row = store.row_of("x")
         assert store.cohort(home.method(1), [row]).order.tolist() == [1, 2, 0]  # type: ignore[union-attr]  # of 3, 5, 7
-        changes.want(store, row, [5, 9, 7, 3], [5, 9, 7, 3])
+        changes.want(store, row, [3, 5, 7, 9], {5: 0, 9: 1, 7: 2, 3: 3})
         cohort = store.cohort(home.method(1), [row])
     assert cohort.items[np.argsort(cohort.order)].tolist() == [5, 9, 7, 3]
 

@@ -6,7 +6,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from fedgrec.cable.core import Broadcast, Cohort, Floats, Ints, Leaf, Rows, ServerState, UserState
+from fedgrec.cable.core import Broadcast, Cohort, Floats, Ints, Leaf, Rows, ServerState, UploadSpec, UserState
 from fedgrec.config.options import FedGRecOptions
 
 
@@ -23,16 +23,7 @@ class Kernel(Protocol):
         self, cohort: Cohort, weights: Floats, held: Floats, leaf: Leaf, dtype: np.dtype[Any], round_: int
     ) -> tuple[Rows, int]: ...
     def follow(
-        self,
-        cohort: Cohort,
-        table: Floats,
-        decay: float,
-        before: Floats,
-        after: Floats,
-        per_step: float,
-        leaf: Leaf,
-        dtype: np.dtype[Any],
-        round_: int | None,
+        self, cohort: Cohort, table: Floats, weights: Floats, per_step: float, spec: UploadSpec, round_: int | None
     ) -> tuple[Rows, int]: ...
     def train(
         self,

@@ -72,22 +72,23 @@ def send(begin, end, index, order, first, owner, weights, held, words, per_step,
 
 
 @released
-def follow(begin, end, indptr, items, table, decay, before, after, per_step, words, shake, bound, rows, sums):
+def follow(begin, end, indptr, items, table, weights, per_step, words, shake, bound, rows, sums):
     """Users' rows, finished from the first item to the last and back, and added; how many words the clip cut."""
     carried, cut = np.empty(table.shape[1], table.dtype), np.int64(0)
     for u in range(begin, end):
         first, n, over = indptr[u], indptr[u + 1] - indptr[u], bound - bound
+        decay, before, after = weights[0, u], weights[1, u], weights[2, u]
         carried[:] = 0
         for i in range(n):
             t = items[first + i]
             for j in range(len(carried)):
-                rows[i, j] = before[u] * carried[j]
+                rows[i, j] = before * carried[j]
                 carried[j] = carried[j] * decay + table[t, j]
         carried[:] = 0
         for i in range(n - 1, -1, -1):
             t = items[first + i]
             for j in range(len(carried)):
-                row = rows[i, j] + after[u] * carried[j]
+                row = rows[i, j] + after * carried[j]
                 moved = np.rint(row * per_step + shake * rounding_shift(words[u], t, j))
                 over += table.dtype.type(abs(moved) > bound)
                 sums[t, j] += sums.dtype.type(min(max(moved, -bound), bound))

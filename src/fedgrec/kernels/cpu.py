@@ -5,14 +5,13 @@ are added, so a sum depends neither on the order nor on the number of threads. T
 are in `_compiled`, a user's part of them in `_steps_numba`.
 """
 
-from collections.abc import Callable
 from typing import Any
 
 import numba as nb
 import numpy as np
 
 from fedgrec.cable import draws
-from fedgrec.cable.core import Broadcast, Cohort, Floats, Ints, Leaf, Rows, ServerState, UserState
+from fedgrec.cable.core import Broadcast, Cohort, Floats, Ints, Leaf, Rows, ServerState, UploadSpec, UserState
 from fedgrec.config.options import FedGRecOptions
 from fedgrec.errors import FedgrecError
 from fedgrec.kernels import _compiled as loops
@@ -63,32 +62,23 @@ def send(
 
 
 def follow(
-    cohort: Cohort,
-    table: Floats,
-    decay: float,
-    before: Floats,
-    after: Floats,
-    per_step: float,
-    leaf: Leaf,
-    dtype: np.dtype[Any],
-    round_: int | None,
+    cohort: Cohort, table: Floats, weights: Floats, per_step: float, spec: UploadSpec, round_: int | None
 ) -> tuple[Rows, int]:
-    """See reference.follow. Rows of all users together would be larger than the sums, so each thread has some sums."""
+    """See reference.follow. Users' rows are finished, then added, so that they are never held side by side."""
+    (leaf,), real = spec.leaves, table.dtype.type
     _finite(table, leaf.name)
-    real, words = table.dtype.type, np.zeros(len(cohort), np.int32)
-    if round_ is not None:
-        words = draws.philox(cohort.keys, 0, 0, round_, draws.Purpose.ROUNDING)[:, 0].astype(np.int32)
+    words = draws.philox(cohort.keys, 0, 0, round_ or 0, draws.Purpose.ROUNDING)[:, 0].astype(np.int32)
     shake, items = real(0 if round_ is None else 2.0**-24), cohort.items[cohort.by_time].astype(np.int32)
-    given = (real(decay), before, after, real(per_step / leaf.step), words, shake, real(leaf.bound))
-    table, longest = np.ascontiguousarray(table), int(cohort.degrees.max(initial=0))
+    given = (np.ascontiguousarray(table), weights, real(per_step / leaf.step), words, shake, real(leaf.bound))
+    longest = int(cohort.degrees.max(initial=0))
 
     def share(begin: int, end: int) -> tuple[Ints, int]:
-        sums, rows = np.zeros(table.shape, dtype), np.empty((longest, leaf.width), table.dtype)
-        return sums, int(loops.follow(begin, end, cohort.indptr, items, table, *given, rows, sums))
+        sums, rows = np.zeros(table.shape, spec.dtype), np.empty((longest, leaf.width), table.dtype)
+        return sums, int(loops.follow(begin, end, cohort.indptr, items, *given, rows, sums))
 
-    sums, cut = _together(share, len(cohort))
-    index = np.unique(cohort.items)
-    return Rows(index, sums[index]), cut
+    tables, cuts = zip(*in_threads(share, len(cohort)), strict=True)
+    index = np.flatnonzero(np.bincount(items))
+    return Rows(index, sum((part[index] for part in tables[1:]), tables[0][index])), sum(cuts)
 
 
 def train(
@@ -163,12 +153,7 @@ def _many_steps(given: Given, longest: int, dtype: np.dtype[Any]) -> tuple[Ints,
         scratch = np.empty((4 if flags.item_adam else 2, longest, tables.shape[2]), tables.dtype)
         return sums, int(loops.train_users(begin, end, *given, scratch, sums))
 
-    return _together(share, len(users.keys))
-
-
-def _together(share: Callable[[int, int], tuple[Ints, int]], count: int) -> tuple[Ints, int]:
-    """What all threads have added, each to a table of its own, and how many words the clip cut."""
-    (total, cut), *others = in_threads(share, count)
+    (total, cut), *others = in_threads(share, len(users.keys))
     for sums, more in others:
         total += sums
         cut += more

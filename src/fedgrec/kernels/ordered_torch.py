@@ -20,10 +20,10 @@ class Engine(spectral_torch.Engine):
     def words(self, Q: Tensor, items: Tensor, real: Tensor, root: Tensor) -> Tensor:
         """T_u D V, or T_uᵀ D U, by its definition: all users have the same weights between two places."""
         decay, before, after = self.method.weights_of(self.round, self.is_known)
-        place = torch.arange(items.shape[1], device=items.device)
+        place = torch.arange(items.shape[1], device=items.device, dtype=Q.dtype)
         later = place[:, None] - place
-        weights = torch.where(later > 0, before, after) * decay ** (later.abs() - 1.0)
-        weights = torch.where(later == 0, 0, weights).to(Q.dtype)
+        fall = decay ** (later.abs() - 1)
+        weights = torch.where(later > 0, before * fall, after * fall).fill_diagonal_(0)
         rows = Q[items] * (real / self.popularity[items].sqrt()).to(Q.dtype)[..., None]
         return (real / root).to(Q.dtype)[..., None] * (weights @ rows)
 

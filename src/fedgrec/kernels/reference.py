@@ -30,6 +30,7 @@ from fedgrec.cable.core import (
     Leaf,
     Rows,
     ServerState,
+    UploadSpec,
     UserState,
     fitting,
     quantize,
@@ -86,42 +87,33 @@ def send(
 
 
 def follow(
-    cohort: Cohort,
-    table: Floats,
-    decay: float,
-    before: Floats,
-    after: Floats,
-    per_step: float,
-    leaf: Leaf,
-    dtype: np.dtype[Any],
-    round_: int | None,
+    cohort: Cohort, table: Floats, weights: Floats, per_step: float, spec: UploadSpec, round_: int | None
 ) -> tuple[Rows, int]:
-    """Σ of `followers` of each user for its items, times `per_step`, in words that it rounds at random in this round.
+    """Σ_u of what `followers` finds, times `per_step`, for the items of each user; `weights` is [3, n].
 
-    `before`, `after`: of each user  # [n] each. Without a round, words are rounded to the nearest.
+    Words are rounded at random in this round, or to the nearest if there is none.
     """
-    parts, cut, in_order = [], 0, cohort.items[cohort.by_time]
+    parts, cut, (leaf,), in_order = [], 0, spec.leaves, cohort.items[cohort.by_time]
     for u, key in enumerate(cohort.keys.tolist()):
-        items, shift = in_order[cohort.indptr[u] : cohort.indptr[u + 1]], None
-        if round_ is not None:
-            shift = draws.shifts(key, round_, items, leaf.width).astype(table.dtype)
-        values = followers(table[items], decay, before[u], after[u]) * table.dtype.type(per_step)
-        rows, over = quantize(values, leaf, dtype, shift=shift)
+        items = in_order[cohort.indptr[u] : cohort.indptr[u + 1]]
+        shift = None if round_ is None else draws.shifts(key, round_, items, leaf.width).astype(table.dtype)
+        found = followers(table[items], *weights[:, u]) * table.dtype.type(per_step)
+        rows, over = quantize(found, leaf, spec.dtype, shift=shift)
         parts.append(Rows(items, rows))
         cut += over
-    return total(parts, leaf.width, dtype), cut
+    return total(parts, leaf.width, spec.dtype), cut
 
 
-def followers(rows: Floats, decay: float, before: float, after: float) -> Floats:
-    """For each of these rows x Σ_j γ^(|j−i|−1) w_ij x_j over the others; w_ij: `before` for those above it.  # [n, d]
+def followers(rows: Floats, decay: Any, before: Any, after: Any) -> Floats:
+    """For each of the rows x Σ_j γ^(|j−i|−1) w_ij x_j over the others; w_ij: `before` for those above it.  # [n, d]
 
-    Without its weight, the sum at the next row is γ times this one, plus this row.
+    Each sum but for its weight is γ times that of the row beside it, plus that row.
     """
     found = np.zeros_like(rows)
     for passed, out, weight in ((rows, found, before), (rows[::-1], found[::-1], after)):
         carried = np.zeros_like(rows, shape=rows.shape[1])
         for place in range(1, len(rows)):
-            carried = carried * rows.dtype.type(decay) + passed[place - 1]
+            carried = carried * decay + passed[place - 1]
             out[place] += weight * carried
     return found
 

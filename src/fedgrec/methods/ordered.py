@@ -95,17 +95,16 @@ class OrderedMethod(spectral.SpectralMethod):
 
     def _pushed(self, cohort: Cohort, stage: Stage, broadcast: Broadcast) -> tuple[Rows, int]:
         """T_u D V, or T_uᵀ D U: a row for each item of each user."""
-        spec, table = self.spec(stage), (broadcast.tables if len(broadcast.tables) else self.start)[0]
+        table, round_ = (broadcast.tables if len(broadcast.tables) else self.start)[0], broadcast.round
         items, shift = self.shifted(broadcast.degrees)
         table = table / np.sqrt(items).astype(table.dtype)[:, None]
-        decay, *sides = self.weights_of(broadcast.round, cohort.order is not None)
+        per_user = 1 / np.sqrt(cohort.degrees + shift).astype(table.dtype)
+        decay, before, after = self.weights_of(round_, cohort.order is not None)
+        weights = np.stack([np.full_like(per_user, decay), before * per_user, after * per_user])
         if cohort.order is None:
             cohort = cohort.ordered_by(cohort.items)
-        per_user = 1 / np.sqrt(cohort.degrees + shift).astype(table.dtype)
-        before, after = (per_user * table.dtype.type(weight) for weight in sides)
-        per_step = 1 / self.step(broadcast.degrees, broadcast.round) if self.levels else 1.0
-        round_, leaf = broadcast.round if self.levels else None, spec.leaf("items")
-        return self.kernel.follow(cohort, table, decay, before, after, per_step, leaf, spec.dtype, round_)
+        per_step = 1 / self.step(broadcast.degrees, round_) if self.levels else 1.0
+        return self.kernel.follow(cohort, table, weights, per_step, self.spec(stage), round_ if self.levels else None)
 
     def weights_of(self, round_: int, known: bool) -> tuple[float, float, float]:
         """γ, and what an item counts that came before another, and after it, if that is known."""

@@ -30,10 +30,7 @@ class Options(ordered.Options):
 
     def check_rounds(self, rounds: int) -> None:
         if rounds <= self.sums:
-            raise ConfigError(
-                f"rounds = {rounds}: the first {self.sums} (sums) know no order, and none is left that does: raise "
-                f"rounds, or lower sums"
-            )
+            raise ConfigError(f"rounds = {rounds}: the first {self.sums} (sums) know no order: raise it, or lower sums")
 
 
 @dataclass(frozen=True)

@@ -29,6 +29,7 @@ from fedgrec.methods.change import Edges, Past
 from fedgrec.methods.contract import Method
 
 log = logging.getLogger("fedgrec.node")
+NOWHERE: Mapping[int, float] = {}  # the places of items whose order does not count
 MOST_LEAVE = 0.5  # a source that lost a larger share of its users counts as damaged
 
 
@@ -106,13 +107,13 @@ def _renew(store: NodeStore, row: int, marks: Marks, share: float, in_order: boo
     now, held = mine(store, row), dict.fromkeys(_items(store, row, held_out=1), True)
     leaves = store.of("users", "leaving", [row]) == [(1,)]
     items, held_out = split(marks, share, dict.fromkeys(now, False) | held, in_order)
-    order = [*marks] if in_order else []
+    places = {item: float(place) for place, item in enumerate(marks)} if in_order else {}
     if not items:
         if leaves:
             return Renewal()
         let_go(store, row)
         return Renewal(left=1)
-    as_before = sorted(items) == now and held_out == sorted(held) and (not in_order or order == history(store, row))
+    as_before = sorted(items) == now and held_out == sorted(held) and (not places or [*places] == history(store, row))
     if as_before and not leaves:
         return Renewal()
     store.db.execute("UPDATE users SET leaving = 0 WHERE row = ?", [row])
@@ -122,8 +123,7 @@ def _renew(store: NodeStore, row: int, marks: Marks, share: float, in_order: boo
             want(store, row, told := _items(store, row))
             actual_items.ask_again(store, row, told)
     else:
-        want(store, row, items, order)
-    places = {item: float(place) for place, item in enumerate(order)}
+        want(store, row, items, places)
     store.db.execute("DELETE FROM interactions WHERE user = ? AND held_out = 1", [row])
     store.db.executemany(
         "INSERT INTO interactions (user, item, held_out, target) VALUES (?, ?, 1, ?)",
@@ -166,12 +166,12 @@ def _items(store: NodeStore, row: int, held_out: int = 0) -> list[int]:
     return store.column("interactions", "item", "WHERE user = ? AND held_out = ?", [row, held_out])
 
 
-def want(store: NodeStore, row: int, items: Sequence[int], order: Sequence[int] = ()) -> None:
+def want(store: NodeStore, row: int, items: Sequence[int], places: Mapping[int, float] = NOWHERE) -> None:
     """Give the user these items from the next recount on, or at once if it was never counted.
 
-    `order`: all that the user has, first to last; an item at another place than before is a change, too.
+    An item at another of the `places` in the user's order than before is a change, too.
     """
-    before, places = _targets(store, row), {item: float(place) for place, item in enumerate(order)}
+    before = _targets(store, row)
     now = {item: places.get(item, before.get(item)) for item in items}
     store.db.execute("DELETE FROM changes WHERE user = ?", [row])
     came = [(row, item, 0, now[item]) for item in sorted(now) if item not in before or now[item] != before[item]]

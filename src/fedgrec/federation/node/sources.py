@@ -65,22 +65,19 @@ def split(
     In order, those n are the user's last, of all that have no mark: once later ones come, the first of them train. What
     has trained is never held out.
     """
+    free = [item for item, held in marks.items() if held is None]
+    most = max(min(round(share * len(free)), len(free) - 1), 0)
     if in_order:
-        free = [item for item, held in marks.items() if held is None]
-        last = set(free[len(free) - _share_of(free, share) :])
+        last = set(free[len(free) - most :])
         known = {item: item in last and (known or {}).get(item) is not False for item in free}
     said = {item: (known or {}).get(item) if held is None else held for item, held in marks.items()}
     new, chance = sorted(item for item, held in said.items() if held is None), secrets.SystemRandom()
     if len(new) == len(said):
-        drawn = chance.sample(new, _share_of(new, share))
+        drawn = chance.sample(new, most)
     else:
         drawn = [item for item in new if known and chance.random() < share]
     held_out = {item for item, held in said.items() if held} | set(drawn)
     return [item for item in said if item not in held_out], sorted(held_out)
-
-
-def _share_of(items: Sequence[int], share: float) -> int:
-    return max(min(round(share * len(items)), len(items) - 1), 0)
 
 
 def lines(source: str, in_order: bool = False) -> Iterator[Line]:
