@@ -2,6 +2,7 @@
 
 import re
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -11,8 +12,9 @@ from fedgrec.config.configuration import Config
 from fedgrec.errors import ConfigError, FedgrecError
 from fedgrec.kernels.devices import gpu_is_there
 from fedgrec.methods import fcf
-from fedgrec.runs import machine, simulation
+from fedgrec.runs import engine_rounds, machine, simulation
 from tests.methods.laws import World
+from tests.methods.test_ordered import run_on, table, walks
 
 torch = pytest.importorskip("torch")
 from fedgrec.kernels import fcf_torch, ordered_torch, spectral_torch  # noqa: E402
@@ -153,6 +155,24 @@ def test_mutation_of_ordered_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None
     monkeypatch.setattr(ordered_torch.Engine, "learn", lambda self, Z, shares, before: None)
     with pytest.raises(AssertionError):
         test_ordered(HOWS[0], 0, True)
+
+
+@pytest.mark.parametrize("name", ["ordered", "ordered-parts"])
+def test_whole_runs_of_ordered(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The first sums of `ordered-parts` are Spectral's and for the verbs, so its engine begins later."""
+    path, exact = table(tmp_path, walks()), {"item_levels": 0, "download": "float32", "precision": "float64"}
+    here = run_on(path, method=name, device="cpu", **exact)
+    cpu_for_a_gpu(monkeypatch)
+    begun = []
+
+    def engine(_: Any, *given: Any) -> Any:
+        begun.append(given[1].round)
+        return ordered_torch.Engine(*given, DEVICE)
+
+    monkeypatch.setattr(engine_rounds, "make_engine", engine)
+    there = run_on(path, method=name, device="cuda", **exact)
+    assert begun == [there.config.run.rounds - 4]
+    np.testing.assert_allclose(*(run.method.scores(run.server, run.users) for run in (here, there)), atol=1e-4)
 
 
 def scores(world: World) -> Any:

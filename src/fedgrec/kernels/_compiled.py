@@ -71,30 +71,29 @@ def send(begin, end, index, order, first, owner, weights, held, words, per_step,
         cut[i] = np.int64(over)
 
 
-@released
-def follow(begin, end, indptr, items, table, weights, per_step, words, shake, bound, rows, sums):
-    """Users' rows, finished from the first item to the last and back, and added; how many words the clip cut."""
-    carried, cut = np.empty(table.shape[1], table.dtype), np.int64(0)
-    for u in range(begin, end):
+@threaded
+def follow(begin, end, indptr, items, longest, table, weights, per_step, words, shake, bound, sums, cut):
+    """These columns of users' rows, finished from the first item to the last and back, and added."""
+    rows, carried = np.empty((longest, table.shape[1]), table.dtype), np.empty(table.shape[1], table.dtype)
+    for u in range(len(words)):
         first, n, over = indptr[u], indptr[u + 1] - indptr[u], bound - bound
         decay, before, after = weights[0, u], weights[1, u], weights[2, u]
         carried[:] = 0
         for i in range(n):
             t = items[first + i]
-            for j in range(len(carried)):
+            for j in range(begin, end):
                 rows[i, j] = before * carried[j]
                 carried[j] = carried[j] * decay + table[t, j]
         carried[:] = 0
         for i in range(n - 1, -1, -1):
             t = items[first + i]
-            for j in range(len(carried)):
+            for j in range(begin, end):
                 row = rows[i, j] + after * carried[j]
                 moved = np.rint(row * per_step + shake * rounding_shift(words[u], t, j))
                 over += table.dtype.type(abs(moved) > bound)
                 sums[t, j] += sums.dtype.type(min(max(moved, -bound), bound))
                 carried[j] = carried[j] * decay + table[t, j]
-        cut += np.int64(over)
-    return cut
+        cut[begin] += np.int64(over)
 
 
 # ------------------------------------------------------------------------------------- one step: users, then items

@@ -64,21 +64,17 @@ def send(
 def follow(
     cohort: Cohort, table: Floats, weights: Floats, per_step: float, spec: UploadSpec, round_: int | None
 ) -> tuple[Rows, int]:
-    """See reference.follow. Users' rows are finished, then added, so that they are never held side by side."""
+    """See reference.follow. Threads share out the columns: each user's row is added as soon as it is finished."""
     (leaf,), real = spec.leaves, table.dtype.type
     _finite(table, leaf.name)
     words = draws.philox(cohort.keys, 0, 0, round_ or 0, draws.Purpose.ROUNDING)[:, 0].astype(np.int32)
     shake, items = real(0 if round_ is None else 2.0**-24), cohort.items[cohort.by_time].astype(np.int32)
-    given = (np.ascontiguousarray(table), weights, real(per_step / leaf.step), words, shake, real(leaf.bound))
-    longest = int(cohort.degrees.max(initial=0))
-
-    def share(begin: int, end: int) -> tuple[Ints, int]:
-        sums, rows = np.zeros(table.shape, spec.dtype), np.empty((longest, leaf.width), table.dtype)
-        return sums, int(loops.follow(begin, end, cohort.indptr, items, *given, rows, sums))
-
-    tables, cuts = zip(*in_threads(share, len(cohort)), strict=True)
+    rounding = (real(per_step / leaf.step), words, shake, real(leaf.bound))
+    sums, cut = np.zeros(table.shape, spec.dtype), np.zeros(leaf.width, np.int64)
+    longest, table = int(cohort.degrees.max(initial=0)), np.ascontiguousarray(table)
+    loops.follow(leaf.width, cohort.indptr, items, longest, table, weights, *rounding, sums, cut)
     index = np.flatnonzero(np.bincount(items))
-    return Rows(index, sum((part[index] for part in tables[1:]), tables[0][index])), sum(cuts)
+    return Rows(index, sums[index]), int(cut.sum())
 
 
 def train(
