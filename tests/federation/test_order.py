@@ -169,7 +169,7 @@ def held_out_are(node: Path, history: str, wanted: str) -> None:
 
 def test_mutation_of_what_is_held_out_is_noticed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Here any items are."""
-    monkeypatch.setattr(changes, "split", lambda *given, in_order=False: split(*given[:3]))
+    monkeypatch.setattr(changes, "split", lambda *given, last=False: split(*given[:3]))
     with pytest.raises(AssertionError):
         test_the_last_items_are_held_out_and_later_ones_take_their_place(tmp_path)
 

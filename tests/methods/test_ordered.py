@@ -160,13 +160,17 @@ def test_no_word_of_32_bits_is_ever_cut() -> None:
             assert pending.clipped == 0
 
 
-def test_users_alone_send_what_they_send_together() -> None:
+@pytest.mark.parametrize("kernel", [reference, cpu])
+def test_users_alone_send_what_they_send_together(kernel: Any) -> None:
+    """In whatever number of threads."""
     people = walks()
-    method = method_of(people, precision="float32", item_levels=7)
+    method = method_of(people, kernel=kernel, precision="float32", item_levels=7)
     users, server = cohort_of(method, people), trained(method, cohort_of(method, people), 2)
     broadcast, stage = method.broadcast(server, method.training(2)), method.training(2)
     whole = method.local_update(users, stage, broadcast)[0].to_ring(method.spec(stage))
+    cpu.use_threads(1)
     alone = [method.local_update(users.take(np.array([u])), stage, broadcast)[0] for u in range(len(users))]
+    cpu.use_threads(0)
     np.testing.assert_array_equal(whole, sum(one.to_ring(method.spec(stage)) for one in alone))
 
 

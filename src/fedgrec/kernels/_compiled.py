@@ -74,6 +74,7 @@ def send(begin, end, index, order, first, owner, weights, held, words, per_step,
 @threaded
 def follow(begin, end, indptr, items, longest, table, weights, per_step, words, shake, bound, sums, cut):
     """These columns of users' rows, finished from the first item to the last and back, and added."""
+    columns = range(np.uintp(begin), np.uintp(end))  # else each index may be one from the end, and nothing vectorises
     rows, carried = np.empty((longest, table.shape[1]), table.dtype), np.empty(table.shape[1], table.dtype)
     for u in range(len(words)):
         first, n, over = indptr[u], indptr[u + 1] - indptr[u], bound - bound
@@ -81,13 +82,13 @@ def follow(begin, end, indptr, items, longest, table, weights, per_step, words, 
         carried[:] = 0
         for i in range(n):
             t = items[first + i]
-            for j in range(begin, end):
+            for j in columns:
                 rows[i, j] = before * carried[j]
                 carried[j] = carried[j] * decay + table[t, j]
         carried[:] = 0
         for i in range(n - 1, -1, -1):
             t = items[first + i]
-            for j in range(begin, end):
+            for j in columns:
                 row = rows[i, j] + after * carried[j]
                 moved = np.rint(row * per_step + shake * rounding_shift(words[u], t, j))
                 over += table.dtype.type(abs(moved) > bound)

@@ -29,7 +29,6 @@ from fedgrec.methods.change import Edges, Past
 from fedgrec.methods.contract import Method
 
 log = logging.getLogger("fedgrec.node")
-NOWHERE: Mapping[int, float] = {}  # the places of items whose order does not count
 MOST_LEAVE = 0.5  # a source that lost a larger share of its users counts as damaged
 
 
@@ -82,7 +81,7 @@ def renew(
         for user, row in known.items():
             found += _renew(store, row, source.get(user, {}), share, method.options.takes_order)
         for user in sorted(source.keys() - known.keys()):
-            items, held_out = split(source[user], share, in_order=method.options.takes_order)
+            items, held_out = split(source[user], share, last=method.options.takes_order)
             if store.rows("forgotten", "tag", "WHERE tag = ?", [tag(user, salt)]):
                 found += Renewal(back=1)
             elif items:
@@ -166,13 +165,13 @@ def _items(store: NodeStore, row: int, held_out: int = 0) -> list[int]:
     return store.column("interactions", "item", "WHERE user = ? AND held_out = ?", [row, held_out])
 
 
-def want(store: NodeStore, row: int, items: Sequence[int], places: Mapping[int, float] = NOWHERE) -> None:
+def want(store: NodeStore, row: int, items: Sequence[int], places: Mapping[int, float] | None = None) -> None:
     """Give the user these items from the next recount on, or at once if it was never counted.
 
     An item at another of the `places` in the user's order than before is a change, too.
     """
     before = _targets(store, row)
-    now = {item: places.get(item, before.get(item)) for item in items}
+    now = {item: (places or before).get(item, before.get(item)) for item in items}
     store.db.execute("DELETE FROM changes WHERE user = ?", [row])
     came = [(row, item, 0, now[item]) for item in sorted(now) if item not in before or now[item] != before[item]]
     gone = [(row, item, 1, None) for item in sorted(before.keys() - now.keys())]
