@@ -40,8 +40,8 @@ def test_nodes_recommend_what_comes_next_and_a_click_changes_it_without_training
     people, fed = walks(240), tmp_path / "fed"
     (tmp_path / "items.txt").write_text("".join(f"i{item}\n" for item in range(N)))
     options = [word for name, value in {**SMALL, **PATIENT}.items() for word in ("--set", f"{name}={value}")]
-    place = ["--nodes", 3, "--port", free_port(), "--catalogue", tmp_path / "items.txt", "--method", "ordered"]
-    said("federation", "init", "--out", fed, *place, *options)
+    where = ["--nodes", 3, "--port", free_port(), "--catalogue", tmp_path / "items.txt", "--method", "ordered"]
+    said("federation", "init", "--out", fed, *where, *options)
     for index, node in enumerate(nodes(fed)):
         lines = [f"u{u},i{item},{place}" for u in range(index, 240, 3) for place, item in enumerate(people[u])]
         lines = np.random.default_rng(index).permutation(lines).tolist()
