@@ -1,8 +1,10 @@
 """Nodes whose tables have times recommend what comes next, and a new click counts at once, as the last one."""
 
 import json
+import re
 import shutil
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -15,12 +17,12 @@ from fedgrec.federation.node import changes
 from fedgrec.federation.node.folder import open_node
 from fedgrec.federation.node.person import everybody, recommend
 from fedgrec.federation.node.refresh import refresh
-from fedgrec.federation.node.sources import read_source
+from fedgrec.federation.node.sources import read_source, split
 from fedgrec.federation.node.store import NodeStore, Person
 from fedgrec.federation.server.coordinator import run
 from tests.federation.local_transport import LocalTransport
-from tests.federation.worlds import world
-from tests.methods.test_ordered import N, table, walks
+from tests.federation.worlds import Witness, world
+from tests.methods.test_ordered import N, run_on, table, walks
 
 SMALL = {"dim": 6, "spare": 2, "item_levels": 0, "split": "all", "rounds": 4, "fewest_people": 1, "evaluations": 0}
 SMALL |= {"evaluate_every": 0}
@@ -29,16 +31,21 @@ SMALL |= {"evaluate_every": 0}
 @pytest.fixture(scope="module")
 def fed(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Three nodes whose tables are in no order, and the model after four sums."""
-    root = tmp_path_factory.mktemp("order")
-    words = [word for name, value in SMALL.items() for word in ("--set", f"{name}={value}")]
-    path, fed = table(root, walks(240)), root / "fed"
-    assert not main(["federation", "init", "--out", str(fed), "--data", str(path), "--method", "ordered", *words])
+    fed = made(tmp_path_factory.mktemp("order"))
     for node in nodes(fed):
         header, *lines = (node / "interactions.csv").read_text().splitlines()
         lines = np.random.default_rng(0).permutation(lines).tolist()
         (node / "interactions.csv").write_text("\n".join([header, *lines]) + "\n")
         refresh(node)
     run(LocalTransport(dict(enumerate(nodes(fed)))), fed / "server")
+    return fed
+
+
+def made(root: Path, **options: Any) -> Path:
+    """Three nodes that have not begun."""
+    words = [word for name, value in {**SMALL, **options}.items() for word in ("--set", f"{name}={value}")]
+    path, fed = table(root, walks(240)), root / "fed"
+    assert not main(["federation", "init", "--out", str(fed), "--data", str(path), "--method", "ordered", *words])
     return fed
 
 
@@ -124,9 +131,63 @@ def test_a_user_who_was_never_counted_is_in_order_at_once(tmp_path: Path) -> Non
         store.add_user(home.method(1), Person("x", [7, 3, 5]))
         row = store.row_of("x")
         assert store.cohort(home.method(1), [row]).order.tolist() == [1, 2, 0]  # type: ignore[union-attr]  # of 3, 5, 7
-        changes.want(store, row, [5, 9, 7, 3], in_order=True)
+        changes.want(store, row, [3, 5, 7, 9], {5: 0, 9: 1, 7: 2, 3: 3})
         cohort = store.cohort(home.method(1), [row])
     assert cohort.items[np.argsort(cohort.order)].tolist() == [5, 9, 7, 3]
+
+
+def test_the_last_items_are_held_out_and_later_ones_take_their_place(tmp_path: Path) -> None:
+    """What has trained is never held out; and a copy from before holds out the same, once it has read its source."""
+    node = nodes(made(tmp_path))[0]
+    network = (node / "network.toml").read_text()
+    (node / "network.toml").write_text(re.sub("held_out = .*", "held_out = 0.4", network))
+    assert "held_out = 0.4" in (node / "network.toml").read_text()
+    held_out_are(node, "abcde", "de")
+    copy = Path(shutil.copytree(node, tmp_path / "copy"))
+    for here in (node, copy):
+        held_out_are(here, "abcdef", "ef")
+    held_out_are(node, "gabcdef", "ef")  # of seven the last three, less d, which trains
+    held_out_are(node, "gabcde", "e")
+    held_out_are(node, "gabecd", "")
+    held_out_are(node, "gabecdhi", "hi")
+
+
+def held_out_are(node: Path, history: str, wanted: str) -> None:
+    """If eight users each got these of a user's own ten items, in this order."""
+    lines = [f"u{user},i{(ord(item) + user) % N},{time}" for user in range(8) for time, item in enumerate(history)]
+    (node / "interactions.csv").write_text("\n".join(["user,item,time", *lines[::-1]]) + "\n")
+    refresh(node)
+    names = list(read_catalogue(node / CATALOGUE))
+    with NodeStore(node) as store:
+        for user in range(8):
+            row, of = store.row_of(f"u{user}"), [f"i{(ord(item) + user) % N}" for item in history]
+            held = [names[item] for item in store.held_out([row])[0]]
+            assert sorted(held) == sorted(of[history.index(item)] for item in wanted)
+            assert {names[item] for item in changes.wanted(store, row)} == {*of} - {*held}
+            assert [names[item] for item in changes.history(store, row)] == of
+
+
+def test_mutation_of_what_is_held_out_is_noticed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Here any items are."""
+    monkeypatch.setattr(changes, "split", lambda *given, last=False: split(*given[:3]))
+    with pytest.raises(AssertionError):
+        test_the_last_items_are_held_out_and_later_ones_take_their_place(tmp_path)
+
+
+def test_nodes_judge_by_the_last_items_as_a_simulation_does(tmp_path: Path) -> None:
+    """Of four to six items a share of .2 is the last one, which `--split last` holds out, too."""
+    fed = made(tmp_path, evaluations=1, evaluation_epsilon=0, evaluation_users=1, topk=1)
+    for node in nodes(fed):
+        lines = [line.split(",") for line in (node / "interactions.csv").read_text().splitlines()]
+        (node / "interactions.csv").write_text("".join(f"{user},{item},{time}\n" for user, item, _, time in lines))
+        refresh(node)
+    witness = Witness()
+    run(LocalTransport(dict(enumerate(nodes(fed)))), fed / "server", witness)
+    names, (line,) = list(read_catalogue(fed / "server" / CATALOGUE)), witness.metrics
+    for user, mine in histories(nodes(fed)[0]).items():  # they rank by all that they have
+        assert [names[item] for item in mine] == [f"i{place}" for place in walks(240)[int(user[1:])]]
+    here = run_on(tmp_path / "walks.csv", item_levels=0, rounds=4).result()
+    assert (line["users"], line["recall@1"]) == (240, pytest.approx(here["recall@1"], abs=0.01))
 
 
 def test_times_are_read_where_the_method_asks(tmp_path: Path) -> None:

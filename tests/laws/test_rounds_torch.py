@@ -2,6 +2,7 @@
 
 import re
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -11,11 +12,12 @@ from fedgrec.config.configuration import Config
 from fedgrec.errors import ConfigError, FedgrecError
 from fedgrec.kernels.devices import gpu_is_there
 from fedgrec.methods import fcf
-from fedgrec.runs import machine, simulation
+from fedgrec.runs import engine_rounds, machine, simulation
 from tests.methods.laws import World
+from tests.methods.test_ordered import run_on, table, walks
 
 torch = pytest.importorskip("torch")
-from fedgrec.kernels import fcf_torch, spectral_torch  # noqa: E402
+from fedgrec.kernels import fcf_torch, ordered_torch, spectral_torch  # noqa: E402
 
 DEVICE = "cuda" if gpu_is_there() else "cpu"
 TURNS = [[0, 1, 2, 3, 4, 5], [5, 7, 1], [], [8, 0], [2, 3, 5, 6, 7, 8], [0]]  # some come again; 0 has no items
@@ -134,11 +136,58 @@ def test_mutation_of_spectral_is_noticed(monkeypatch: pytest.MonkeyPatch) -> Non
         test_spectral(HOWS[0], 0)
 
 
+@pytest.mark.parametrize("how", HOWS, ids=str)
+@pytest.mark.parametrize(("levels", "known"), [(0, True), (7, True), (7, False)])
+def test_ordered(how: How, levels: int, known: bool) -> None:
+    """From either side."""
+    options = {"precision": "float64", "dim": 3, "spare": 2, "item_levels": levels}
+    slow, fast = (World.of("ordered", size=(9, 14), seed=3, **options) for _ in range(2))
+    for world in (slow, fast):
+        world.server.degrees[:] = np.bincount(world.users.items, minlength=14)
+        if known:
+            world.users = world.users.ordered_by(np.random.default_rng(1).random(len(world.users.items)))
+    assert by_verbs(slow, TURNS[:2]) == by_engine(fast, TURNS[:2], ordered_torch, how)
+    np.testing.assert_allclose(scores(fast), scores(slow), atol=1e-6)
+
+
+def test_mutation_of_ordered_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Here the server does not turn the other side's columns."""
+    monkeypatch.setattr(ordered_torch.Engine, "learn", lambda self, Z, shares, before: None)
+    with pytest.raises(AssertionError):
+        test_ordered(HOWS[0], 0, True)
+
+
+@pytest.mark.parametrize("name", ["ordered", "ordered-parts"])
+def test_whole_runs_of_ordered(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The first sums of `ordered-parts` are Spectral's and for the verbs, so its engine begins later."""
+    path, exact = table(tmp_path, walks()), {"item_levels": 0, "download": "float32", "precision": "float64"}
+    here = run_on(path, method=name, device="cpu", **exact)
+    cpu_for_a_gpu(monkeypatch)
+    begun = []
+
+    def engine(_: Any, *given: Any) -> Any:
+        begun.append(given[1].round)
+        return ordered_torch.Engine(*given, DEVICE)
+
+    monkeypatch.setattr(engine_rounds, "make_engine", engine)
+    there = run_on(path, method=name, device="cuda", **exact)
+    assert begun == [there.config.run.rounds - 4]
+    np.testing.assert_allclose(*(run.method.scores(run.server, run.users) for run in (here, there)), atol=1e-4)
+
+
 def scores(world: World) -> Any:
     return world.method.represent_users(world.server, world.users) @ world.method.represent_items(world.server).T
 
 
-ON_A_GPU = [("fedgrec", {}), ("fcf", {}), ("fedncf", {}), ("fedgnn", {}), ("fedgnn-bpr", {})]
+ON_A_GPU = [
+    ("fedgrec", {}),
+    ("ordered", {}),
+    ("ordered-parts", {}),
+    ("fcf", {}),
+    ("fedncf", {}),
+    ("fedgnn", {}),
+    ("fedgnn-bpr", {}),
+]
 NOT: list[tuple[str, dict[str, Any], str]] = [
     ("fcf", {"kernel": "reference"}, "kernel = reference does not train on a GPU"),
     ("fedgrec", {"secure": "protocol"}, "secure = protocol does not train on a GPU"),

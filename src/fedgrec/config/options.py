@@ -158,6 +158,9 @@ class MethodOptions:
         """Values that are better under ε for this unit; a user's promise is noise."""
         return cls.with_noise if unit == "user" else {}
 
+    def check_rounds(self, rounds: int) -> None:
+        """`ConfigError` if so many rounds are too few for a model."""
+
     dim: int = option(64, "d, the size of an embedding", least=1, most=4096, common="d, the size of an embedding")
     users_per_round: int = in_run(400, "S, users sampled in a round", least=1)
 

@@ -6,7 +6,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from fedgrec.cable.core import Broadcast, Cohort, Floats, Ints, Leaf, Rows, ServerState, UserState
+from fedgrec.cable.core import Broadcast, Cohort, Floats, Ints, Leaf, Rows, ServerState, UploadSpec, UserState
 from fedgrec.config.options import FedGRecOptions
 
 
@@ -22,7 +22,9 @@ class Kernel(Protocol):
     def send(
         self, cohort: Cohort, weights: Floats, held: Floats, leaf: Leaf, dtype: np.dtype[Any], round_: int
     ) -> tuple[Rows, int]: ...
-    def follow(self, cohort: Cohort, table: Floats, decay: float, before: Floats, after: Floats) -> Floats: ...
+    def follow(
+        self, cohort: Cohort, table: Floats, weights: Floats, per_step: float, spec: UploadSpec, round_: int | None
+    ) -> tuple[Rows, int]: ...
     def train(
         self,
         cohort: Cohort,

@@ -72,17 +72,29 @@ def send(begin, end, index, order, first, owner, weights, held, words, per_step,
 
 
 @threaded
-def follow(begin, end, indptr, at, items, table, decay, before, after, found):
-    carried = np.empty(table.shape[1], table.dtype)
-    for u in range(begin, end):
-        for way, weight in ((1, before[u]), (-1, after[u])):
-            here = indptr[u] if way > 0 else indptr[u + 1] - 1
-            carried[:] = 0
-            for _ in range(indptr[u] + 1, indptr[u + 1]):
-                t, here = items[at[here]], here + way
-                for j in range(len(carried)):
-                    carried[j] = carried[j] * decay + table[t, j]
-                    found[at[here], j] += weight * carried[j]
+def follow(begin, end, indptr, items, longest, table, weights, per_step, words, shake, bound, sums, cut):
+    """These columns of users' rows, finished from the first item to the last and back, and added."""
+    columns = range(np.uintp(begin), np.uintp(end))  # else each index may be one from the end, and nothing vectorises
+    rows, carried = np.empty((longest, table.shape[1]), table.dtype), np.empty(table.shape[1], table.dtype)
+    for u in range(len(words)):
+        first, n, over = indptr[u], indptr[u + 1] - indptr[u], bound - bound
+        decay, before, after = weights[0, u], weights[1, u], weights[2, u]
+        carried[:] = 0
+        for i in range(n):
+            t = items[first + i]
+            for j in columns:
+                rows[i, j] = before * carried[j]
+                carried[j] = carried[j] * decay + table[t, j]
+        carried[:] = 0
+        for i in range(n - 1, -1, -1):
+            t = items[first + i]
+            for j in columns:
+                row = rows[i, j] + after * carried[j]
+                moved = np.rint(row * per_step + shake * rounding_shift(words[u], t, j))
+                over += table.dtype.type(abs(moved) > bound)
+                sums[t, j] += sums.dtype.type(min(max(moved, -bound), bound))
+                carried[j] = carried[j] * decay + table[t, j]
+        cut[begin] += np.int64(over)
 
 
 # ------------------------------------------------------------------------------------- one step: users, then items

@@ -11,7 +11,7 @@ import numba as nb
 import numpy as np
 
 from fedgrec.cable import draws
-from fedgrec.cable.core import Broadcast, Cohort, Floats, Ints, Leaf, Rows, ServerState, UserState
+from fedgrec.cable.core import Broadcast, Cohort, Floats, Ints, Leaf, Rows, ServerState, UploadSpec, UserState
 from fedgrec.config.options import FedGRecOptions
 from fedgrec.errors import FedgrecError
 from fedgrec.kernels import _compiled as loops
@@ -61,13 +61,20 @@ def send(
     return Rows(index, values), int(cut.sum())
 
 
-def follow(cohort: Cohort, table: Floats, decay: float, before: Floats, after: Floats) -> Floats:
-    """See reference.follow."""
-    found = np.zeros((len(cohort.items), table.shape[1]), table.dtype)
-    table, items = np.ascontiguousarray(table), cohort.items.astype(np.int32, copy=False)
-    fall = table.dtype.type(decay)
-    loops.follow(len(cohort), cohort.indptr, cohort.by_time, items, table, fall, before, after, found)
-    return found
+def follow(
+    cohort: Cohort, table: Floats, weights: Floats, per_step: float, spec: UploadSpec, round_: int | None
+) -> tuple[Rows, int]:
+    """See reference.follow. Threads share out the columns: each user's row is added as soon as it is finished."""
+    (leaf,), real = spec.leaves, table.dtype.type
+    _finite(table, leaf.name)
+    words = draws.philox(cohort.keys, 0, 0, round_ or 0, draws.Purpose.ROUNDING)[:, 0].astype(np.int32)
+    shake, items = real(0 if round_ is None else 2.0**-24), cohort.items[cohort.by_time].astype(np.int32)
+    rounding = (real(per_step / leaf.step), words, shake, real(leaf.bound))
+    sums, cut = np.zeros(table.shape, spec.dtype), np.zeros(leaf.width, np.int64)
+    longest, table = int(cohort.degrees.max(initial=0)), np.ascontiguousarray(table)
+    loops.follow(leaf.width, cohort.indptr, items, longest, table, weights, *rounding, sums, cut)
+    index = np.flatnonzero(np.bincount(items))
+    return Rows(index, sums[index]), int(cut.sum())
 
 
 def train(

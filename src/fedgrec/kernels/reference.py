@@ -30,6 +30,7 @@ from fedgrec.cable.core import (
     Leaf,
     Rows,
     ServerState,
+    UploadSpec,
     UserState,
     fitting,
     quantize,
@@ -85,21 +86,35 @@ def send(
     return total(parts, leaf.width, dtype), cut
 
 
-def follow(cohort: Cohort, table: Floats, decay: float, before: Floats, after: Floats) -> Floats:
-    """For each item of a user Σ γ^(|j−i|−1) w_ij x_j over its other items, in the user's order.  # [nnz, d]
+def follow(
+    cohort: Cohort, table: Floats, weights: Floats, per_step: float, spec: UploadSpec, round_: int | None
+) -> tuple[Rows, int]:
+    """Σ_u of what `followers` finds, times `per_step`, for the items of each user; `weights` is [3, n].
 
-    w_ij: `before` of the user for items that came before it, else `after`  # [n] each. The sum at the next place is γ
-    times this one, plus a row. All users take a step at once.
+    Words are rounded at random in this round, or to the nearest if there is none.
     """
-    ends, at, found = cohort.indptr, cohort.by_time, np.zeros((len(cohort.items), table.shape[1]), table.dtype)
-    longest, lengths = np.argsort(-cohort.degrees, kind="stable"), -np.sort(-cohort.degrees)
-    for first, way, weight in ((ends[:-1], 1, before), (ends[1:] - 1, -1, after)):
-        carried = np.zeros((len(cohort), table.shape[1]), table.dtype)
-        for place in range(1, int(lengths.max(initial=0))):
-            users = longest[: np.searchsorted(-lengths, -place)]  # who have more items than this
-            here = first[users] + way * place
-            carried = carried[: len(users)] * table.dtype.type(decay) + table[cohort.items[at[here - way]]]
-            found[at[here]] += weight[users, None] * carried
+    parts, cut, (leaf,), in_order = [], 0, spec.leaves, cohort.items[cohort.by_time]
+    for u, key in enumerate(cohort.keys.tolist()):
+        items = in_order[cohort.indptr[u] : cohort.indptr[u + 1]]
+        shift = None if round_ is None else draws.shifts(key, round_, items, leaf.width).astype(table.dtype)
+        found = followers(table[items], *weights[:, u]) * table.dtype.type(per_step)
+        rows, over = quantize(found, leaf, spec.dtype, shift=shift)
+        parts.append(Rows(items, rows))
+        cut += over
+    return total(parts, leaf.width, spec.dtype), cut
+
+
+def followers(rows: Floats, decay: Any, before: Any, after: Any) -> Floats:
+    """For each of the rows x Σ_j γ^(|j−i|−1) w_ij x_j over the others; w_ij: `before` for those above it.  # [n, d]
+
+    Each sum but for its weight is γ times that of the row beside it, plus that row.
+    """
+    found = np.zeros_like(rows)
+    for passed, out, weight in ((rows, found, before), (rows[::-1], found[::-1], after)):
+        carried = np.zeros_like(rows, shape=rows.shape[1])
+        for place in range(1, len(rows)):
+            carried = carried * decay + passed[place - 1]
+            out[place] += weight * carried
     return found
 
 

@@ -20,27 +20,34 @@ class Engine(Rounds):
         self.popularity, self.by_chance = self._place(items), method.by_chance(server.degrees)
 
     def local_update(self, users: Tensor, counts: Ints, sums: Sums) -> None:
-        """y_u, of which each of the user's items gets y_u/√n_u."""
         Q, leaf = self.server["items"][0], self.spec.leaf("items")
         if self.method.download in LEVELS and not self.method.begins(self.round):
             Q = travelling(Q, LEVELS[self.method.download])
         edges, real = self.edges(users, int(counts.max()))
         items, root = self.items[edges], (self.degrees[users].to(torch.float64) + self.shift).sqrt()[:, None]
-        weights = torch.where(real, 1 / (self.popularity[items].sqrt() * root), 0).to(Q.dtype)
-        y = torch.bmm(weights[:, None], Q[items])  # [S, 1, d]
-        words = (real / root).to(Q.dtype)[..., None] * y
+        words = self.words(Q, items, real, root)
         if self.method.levels:
             words /= self.method.step(self.item_degrees, self.round)
             words += real[..., None] * draws.shifts(self.keys[users], self.round, items, words)
         self.add_rows(sums["items"], items, words, leaf)
 
+    def words(self, Q: Tensor, items: Tensor, real: Tensor, root: Tensor) -> Tensor:
+        """y_u, of which each of the user's items gets y_u/√n_u.  # [S, longest, d]"""
+        weights = torch.where(real, 1 / (self.popularity[items].sqrt() * root), 0).to(Q.dtype)
+        y = torch.bmm(weights[:, None], Q[items])  # [S, 1, d]
+        return (real / root).to(Q.dtype)[..., None] * y
+
     def apply(self, sums: Sums, users: int) -> None:
         method = self.method
         step = method.step(self.item_degrees, self.round) if method.levels else self.spec.leaf("items").step
         Z = sums["items"].to(torch.float64) * step / self.popularity.sqrt()[:, None]
-        dtype = self.server["items"].dtype
         Q, shares = method.directions(Z, torch)
-        self.server["items"][0], self.more["trust"] = Q.to(dtype), method.trust(shares, self.by_chance).to(dtype)
+        before, self.server["items"][0] = self.server["items"][0].clone(), Q.to(self.server["items"].dtype)
+        self.learn(Z, shares, before)
+
+    def learn(self, Z: Tensor, shares: Tensor, before: Tensor) -> None:
+        """What the server keeps beside the directions; `before`: those that the users had."""
+        self.more["trust"] = self.method.trust(shares, self.by_chance).to(before.dtype)
 
 
 def travelling(table: Tensor, most: int) -> Tensor:

@@ -30,7 +30,6 @@ from fedgrec.methods import spectral
 from fedgrec.methods.contract import DEGREES
 
 OTHER = "other"  # the side that the last round did not find: V after an even round, U after an odd one  # [N, columns]
-NUMBERS = 2**27  # that users of one machine hold at a time
 
 
 @dataclass(frozen=True)
@@ -62,7 +61,7 @@ class OrderedMethod(spectral.SpectralMethod):
     """Subspace iteration on what follows what."""
 
     name = "ordered"
-    engine = ""
+    engine = "fedgrec.kernels.ordered_torch"
     takes_noise = False
     takes_decoys = False
     to_rank: ClassVar[tuple[str, ...]] = (OTHER,)
@@ -95,38 +94,24 @@ class OrderedMethod(spectral.SpectralMethod):
         return spectral.REACH * math.sqrt(near / (mean * edges)) / (1 + o.shift) / max(self.levels, 1)
 
     def _pushed(self, cohort: Cohort, stage: Stage, broadcast: Broadcast) -> tuple[Rows, int]:
-        """Rows of users, some users at a time; to the kernel each row is a user of one item."""
-        spec, cut = self.spec(stage), 0
-        leaf, total = spec.leaf("items"), Rows(cohort.items[:0], np.zeros((0, self.width), spec.dtype))
-        per_step = 1 / self.step(broadcast.degrees, broadcast.round) if self.levels else 1.0
-        pieces = max(len(cohort.items) * self.width // NUMBERS, 1)
-        for users in np.array_split(np.arange(len(cohort)), pieces):
-            some = cohort.take(users)
-            rows = self.rows(some, broadcast)[:, None]
-            each = Cohort(some.keys[some.owner], np.arange(len(rows) + 1), some.items, None)
-            steps = np.full(len(rows), per_step, rows.dtype)
-            if self.levels:
-                sent, over = self.kernel.send(each, steps, rows, leaf, spec.dtype, broadcast.round)
-            else:
-                sent, over = self.kernel.push(each, steps, np.zeros_like(rows), rows, leaf, spec.dtype, self.n_items)
-            total, cut = total + sent, cut + over
-        return total, cut
-
-    def rows(self, cohort: Cohort, broadcast: Broadcast) -> Floats:
-        """T_u D V, or T_uᵀ D U: a row for each item of each user.  # [nnz, columns]"""
-        table = (broadcast.tables if len(broadcast.tables) else self.start)[0]
-        (items, shift), o = self.shifted(broadcast.degrees), self.options
+        """T_u D V, or T_uᵀ D U: a row for each item of each user."""
+        table, round_ = (broadcast.tables if len(broadcast.tables) else self.start)[0], broadcast.round
+        items, shift = self.shifted(broadcast.degrees)
         table = table / np.sqrt(items).astype(table.dtype)[:, None]
         per_user = 1 / np.sqrt(cohort.degrees + shift).astype(table.dtype)
+        decay, before, after = self.weights_of(round_, cohort.order is not None)
+        weights = np.stack([np.full_like(per_user, decay), before * per_user, after * per_user])
         if cohort.order is None:
-            each = np.ones(len(cohort.items), table.dtype)
-            whole = self.kernel.refresh(cohort, each, table[None], cohort.items)[:, 0]
-            factor: Floats = per_user * table.dtype.type((1 + o.back) / 2)
-            others: Floats = (whole[cohort.owner] - table[cohort.items]) * factor[cohort.owner, None]
-            return others
-        before, after = (1.0, o.back) if broadcast.round % 2 else (o.back, 1.0)
-        weights = [per_user * table.dtype.type(weight) for weight in (before, after)]
-        return self.kernel.follow(cohort, table, o.decay, *weights)
+            cohort = cohort.ordered_by(cohort.items)
+        per_step = 1 / self.step(broadcast.degrees, round_) if self.levels else 1.0
+        return self.kernel.follow(cohort, table, weights, per_step, self.spec(stage), round_ if self.levels else None)
+
+    def weights_of(self, round_: int, known: bool) -> tuple[float, float, float]:
+        """γ, and what an item counts that came before another, and after it, if that is known."""
+        o = self.options
+        if not known:
+            return 1.0, (1 + o.back) / 2, (1 + o.back) / 2
+        return (o.decay, 1.0, o.back) if round_ % 2 else (o.decay, o.back, 1.0)
 
     def apply(self, server: ServerState, stage: Stage, total: Upload, level: int = 0) -> ServerState:
         if stage is DEGREES:

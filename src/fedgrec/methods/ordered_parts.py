@@ -10,6 +10,7 @@ from typing import ClassVar
 
 from fedgrec.cable.core import Broadcast, Cohort, Ints, Pending, ServerState, Stage, Traffic, Upload, UploadSpec
 from fedgrec.config.options import in_ranking, in_run
+from fedgrec.errors import ConfigError
 from fedgrec.methods import ordered
 from fedgrec.methods.spectral import FIRST, TRUST, SpectralMethod, Sum
 from fedgrec.methods.spectral import Options as SpectralOptions
@@ -26,6 +27,10 @@ class Options(ordered.Options):
 
     sums: int = in_run(4, "the first rounds: sums that know no order", least=2)
     blend: float = in_ranking(0.4, "β, the weight of the part that knows no order", least=0)
+
+    def check_rounds(self, rounds: int) -> None:
+        if rounds <= self.sums:
+            raise ConfigError(f"rounds = {rounds}: the first {self.sums} (sums) know no order: raise it, or lower sums")
 
 
 @dataclass(frozen=True)

@@ -18,6 +18,7 @@ EVALUATIONS = MethodOptions.evaluations  # in a run, if `evaluate_every` is left
 def resolved(config: Config, dataset: Dataset) -> Config:
     """The configuration with all that was left to us decided, so that running it again gives the same run."""
     config = decided(config, dataset.split.train.n_users)
+    config.model.check_rounds(config.run.rounds)
     run = replace(config.run, device=device_of(config))
     return replace(config, run=run, data=located(config.data))
 

@@ -34,7 +34,7 @@ class NodeNetwork:
 
     superlink: str  # host:port of the server
     source: str = ""  # where its users' interactions are (node/sources.py); "": they are in its store already
-    held_out: float = 0.2  # share of a user's items to hold out for evaluation, unless the source marks them
+    held_out: float = 0.2  # share of a user's items, the last ones in order, to judge by, unless the source marks them
     refresh: float = 60.0  # seconds between two checks whether the source has changed; 0: it is read only at the start
 
     def __post_init__(self) -> None:

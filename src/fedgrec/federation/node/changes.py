@@ -81,11 +81,11 @@ def renew(
         for user, row in known.items():
             found += _renew(store, row, source.get(user, {}), share, method.options.takes_order)
         for user in sorted(source.keys() - known.keys()):
-            items, held_out = split(source[user], share)
+            items, held_out = split(source[user], share, last=method.options.takes_order)
             if store.rows("forgotten", "tag", "WHERE tag = ?", [tag(user, salt)]):
                 found += Renewal(back=1)
             elif items:
-                store.add_user(method, Person(user, items, held_out), epsilon)
+                store.add_user(method, Person(user, items, held_out, order=[*source[user]]), epsilon)
                 found += Renewal(came=1)
             else:
                 found += Renewal(empty=1)
@@ -103,15 +103,17 @@ def check_quiet(store: NodeStore) -> None:
 
 def _renew(store: NodeStore, row: int, marks: Marks, share: float, in_order: bool) -> Renewal:
     """Update one user who is here; a user without marks leaves."""
-    now, held = mine(store, row, in_order), dict.fromkeys(_items(store, row, held_out=1), True)
+    now, held = mine(store, row), dict.fromkeys(_items(store, row, held_out=1), True)
     leaves = store.of("users", "leaving", [row]) == [(1,)]
-    items, held_out = split(marks, share, dict.fromkeys(now, False) | held)
+    items, held_out = split(marks, share, dict.fromkeys(now, False) | held, in_order)
+    places = {item: float(place) for place, item in enumerate(marks)} if in_order else {}
     if not items:
         if leaves:
             return Renewal()
         let_go(store, row)
         return Renewal(left=1)
-    if items == now and held_out == sorted(held) and not leaves:
+    as_before = sorted(items) == now and held_out == sorted(held) and (not places or [*places] == history(store, row))
+    if as_before and not leaves:
         return Renewal()
     store.db.execute("UPDATE users SET leaving = 0 WHERE row = ?", [row])
     if actual_items.are_kept(store):
@@ -120,19 +122,24 @@ def _renew(store: NodeStore, row: int, marks: Marks, share: float, in_order: boo
             want(store, row, told := _items(store, row))
             actual_items.ask_again(store, row, told)
     else:
-        want(store, row, items, in_order)
+        want(store, row, items, places)
     store.db.execute("DELETE FROM interactions WHERE user = ? AND held_out = 1", [row])
     store.db.executemany(
-        "INSERT INTO interactions (user, item, held_out) VALUES (?, ?, 1)", [(row, item) for item in held_out]
+        "INSERT INTO interactions (user, item, held_out, target) VALUES (?, ?, 1, ?)",
+        [(row, item, places.get(item)) for item in held_out],
     )
     return Renewal(changed=1)
 
 
-def mine(store: NodeStore, row: int, in_order: bool = False) -> list[int]:
-    """The items that the user has, sorted or in the order in which it got them; its ranking uses them."""
-    found = _wanted(store, row)
-    by_place = sorted(found, key=lambda item: (found[item], item)) if in_order else sorted(found)
-    return actual_items.items(store, row) if actual_items.are_kept(store) else by_place
+def mine(store: NodeStore, row: int) -> list[int]:
+    """The items that the user has, less those held out; its ranking uses them where their order does not count."""
+    return actual_items.items(store, row) if actual_items.are_kept(store) else wanted(store, row)
+
+
+def history(store: NodeStore, row: int) -> list[int]:
+    """All that the user has, first to last. What comes next depends on what came last, held out or not."""
+    found = _wanted(store, row) | dict(store.of("interactions", "item, target", [row], "AND held_out = 1"))
+    return sorted(found, key=found.__getitem__)
 
 
 def wanted(store: NodeStore, row: int) -> list[int]:
@@ -158,13 +165,13 @@ def _items(store: NodeStore, row: int, held_out: int = 0) -> list[int]:
     return store.column("interactions", "item", "WHERE user = ? AND held_out = ?", [row, held_out])
 
 
-def want(store: NodeStore, row: int, items: Sequence[int], in_order: bool = False) -> None:
+def want(store: NodeStore, row: int, items: Sequence[int], places: Mapping[int, float] | None = None) -> None:
     """Give the user these items from the next recount on, or at once if it was never counted.
 
-    `in_order`: an item at another place than before is a change, too.
+    An item at another of the `places` in the user's order than before is a change, too.
     """
     before = _targets(store, row)
-    now = {item: float(place) if in_order else before.get(item) for place, item in enumerate(items)}
+    now = {item: (places or before).get(item, before.get(item)) for item in items}
     store.db.execute("DELETE FROM changes WHERE user = ?", [row])
     came = [(row, item, 0, now[item]) for item in sorted(now) if item not in before or now[item] != before[item]]
     gone = [(row, item, 1, None) for item in sorted(before.keys() - now.keys())]

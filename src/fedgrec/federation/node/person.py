@@ -85,7 +85,8 @@ def _people(home: NodeFolder, store: NodeStore, method: Method, rows: Sequence[i
     """These users; a model may be older than some of their items."""
     cohort, gone, in_order = store.cohort(method, rows), withdrawn(home.shared), method.options.takes_order
     counted = slice(0 if actual_items.are_kept(store) else None)  # a decoy may be recommended
-    mine, held_out = [np.array(changes.mine(store, row, in_order), np.int64) for row in rows], store.held_out(rows)
+    theirs, held_out = changes.history if in_order else changes.mine, store.held_out(rows)
+    mine = [np.array(theirs(store, row), np.int64) for row in rows]
     had = [
         np.unique(np.concatenate([cohort.items_of(user)[counted], mine[user], held_out[user], gone])).astype(np.int64)
         for user in range(len(rows))

@@ -54,16 +54,24 @@ def read_source(source: str, catalogue: Mapping[str, int], in_order: bool = Fals
     return found
 
 
-def split(marks: Marks, share: float, known: Marks | None = None) -> tuple[list[int], list[int]]:
+def split(marks: Marks, share: float, known: Marks | None = None, last: bool = False) -> tuple[list[int], list[int]]:
     """Items to train on, in their order, and held-out items; an item without a mark stays what it is in `known`.
 
     Of a new user's n items, round(share · n) are held out, never all. An item that comes later is held out with chance
     `share`: rounding for one item at a time would hold out none. The operating system draws, so nobody can repeat it.
+
+    `last`: the held-out items are the last of those without a mark; once later ones come, the first of them train. What
+    has trained is never held out.
     """
+    free = [item for item, held in marks.items() if held is None]
+    most = max(min(round(share * len(free)), len(free) - 1), 0)
+    if last:
+        late = set(free[len(free) - most :])
+        known = {item: item in late and (known or {}).get(item) is not False for item in free}
     said = {item: (known or {}).get(item) if held is None else held for item, held in marks.items()}
     new, chance = sorted(item for item, held in said.items() if held is None), secrets.SystemRandom()
     if len(new) == len(said):
-        drawn = chance.sample(new, max(min(round(share * len(new)), len(new) - 1), 0))
+        drawn = chance.sample(new, most)
     else:
         drawn = [item for item in new if known and chance.random() < share]
     held_out = {item for item, held in said.items() if held} | set(drawn)

@@ -87,9 +87,10 @@ class Person(NamedTuple):
     """A user as it comes to a node."""
 
     id: str
-    items: Sequence[int]  # in the order in which the user got them, if the method asks for it
+    items: Sequence[int]
     held_out: Sequence[int] = ()
     targets: Sequence[float] | None = None  # ratings of `items`
+    order: Sequence[int] = ()  # all that the user has, first to last; empty: `items`, then `held_out`
 
 
 class NodeStore(Store):
@@ -116,9 +117,9 @@ class NodeStore(Store):
 
     def add_user(self, method: Method, person: Person, epsilon: float = 0.0) -> None:
         """Take one user in; `epsilon` is that of its decoys, 0: it tells what it has."""
-        places = range(len(person.items)) if method.options.takes_order else [None] * len(person.items)
-        targets: Sequence[float | None] = person.targets or places
-        given = dict(zip(person.items, targets, strict=True))
+        order = (person.order or [*person.items, *person.held_out]) if method.options.takes_order else ()
+        places = {item: float(place) for place, item in enumerate(order)}
+        given = dict(zip(person.items, person.targets or map(places.get, person.items), strict=True))
         items, held_out = sorted(given), sorted(set(person.held_out) - given.keys())
         everything = items + held_out
         if not items or min(everything) < 0 or max(everything) >= method.n_items:
@@ -146,7 +147,8 @@ class NodeStore(Store):
             )
         except sqlite3.IntegrityError:
             raise FederationError(f"user {person.id!r} is on this node already") from None
-        lines = [(row, item, 0, given.get(item)) for item in told] + [(row, item, 1, None) for item in held_out]
+        lines = [(row, item, 0, given.get(item)) for item in told]
+        lines += [(row, item, 1, places.get(item)) for item in held_out]
         self.db.executemany("INSERT INTO interactions (user, item, held_out, target) VALUES (?, ?, ?, ?)", lines)
         if epsilon:
             own = [(row, item) for item in items]

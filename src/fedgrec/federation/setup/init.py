@@ -72,6 +72,7 @@ def init(
         raise ConfigError(f"{out} exists: choose a folder that does not, keys are never overwritten")
     if broken := next((name for name in catalogue if "\n" in name or "\r" in name), ""):
         raise ConfigError(f"the item {broken!r} has a line break, and a catalogue has one item a line: rename it")
+    config.model.check_rounds(options.rounds)
     config = replace(config, model=falling(config.model, options.rounds))
     with all_or_nothing(out):
         ca = certificates.authority("fedgrec")
