@@ -27,6 +27,7 @@ def page() -> str:
         mechanisms(),
         federation(),
         liveness(),
+        starved(),
         soak(),
         year(),
         privacy(),
@@ -258,15 +259,36 @@ def liveness() -> str:
     return section("Liveness", f"On {machine('liveness')}, beside other work.", table(head, rows))
 
 
+def starved() -> str:
+    found = measured("starved")
+    rows = []
+    for loops, m in ((name, run) for name, run in found.items() if name.endswith("loops")):
+        joined, summed = ("–" if m[key] is None else f"{m[key]:.0f}" for key in ("joined", "summed"))
+        rows.append([loops, f"{m['load']:.0f}", joined, summed, str(m["apps"]), f"{max(m['gone'].values()):.0f}"])
+    head = [
+        "beside it", "load", "all nodes joined, s", "first sum, s", "times that the app was started",
+        "all processes gone after SIGTERM, s",
+    ]  # fmt: skip
+    parts = ", ".join(f"{part} {seconds:.1f}" for part, seconds in found["imports"].items())
+    text = f"Three nodes, on {machine('starved')}. CPU-seconds of imports: {parts}."
+    return section("Start on a busy machine", text, table(head, rows))
+
+
 def soak() -> str:
     found = measured("soak")
     strikes, law, verdicts, lost = found["strikes"], found["law"], found["verdicts"], found["lost"]
-    stores = found["stores"]
+    stores, stalls = found["stores"], found["stalls"]
+
+    def times(*kinds: str) -> str:
+        return ", ".join(str(strikes.get(kind, 0)) for kind in kinds)
+
     rows = [
+        ["nodes killed, ended, hung, cut off, on a full disk", times("killed", "ended", "hung", "lossy", "disk full")],
         [
-            "nodes killed, ended, hung; sources rewritten; server killed",
-            ", ".join(str(strikes[k]) for k in ("killed", "ended", "hung", "data", "server killed")),
+            "server killed, on a full disk, lost with its disk; processors taken",
+            times("server killed", "server's disk full", "server lost", "starved"),
         ],
+        ["sources rewritten", times("data")],
         ["seasons, sums, sums that count", f"{found['seasons']}, {sum(found['sums'].values())}, {found['counted']}"],
         *([f"sums lost because {why}", str(count)] for why, count in lost["known"].items()),
         ["sums lost for other reasons", str(len(lost["unknown"]))],
@@ -277,6 +299,15 @@ def soak() -> str:
         [
             "degrees and latents that differ from the users' stores",
             f"{law['degrees_differ']}, {law['latents_differ']} of {law['latents']}",
+        ],
+        [
+            "sums that lost servers took along, latents that these had added",
+            f"{found['forgotten']}, {law['latents_lost']}",
+        ],
+        ["longest stall, and what the rule allows", f"{stalls['longest']:.0f} s, {stalls['limit']:.0f} s"],
+        [
+            "until all processes of a server were gone, killed and ended",
+            ", ".join(f"{found['ends'].get(how, 0.0):.0f} s" for how in ("killed", "ended")),
         ],
         [
             "stores at the end, server and node",

@@ -136,6 +136,13 @@ def counted_of(made: Made) -> int:
     return 0
 
 
+def round_seconds(made: Made) -> float:
+    """Of the last sum that counted."""
+    with contextlib.suppress(Exception), ServerStore(open_server(made.server), read_only=True) as store:
+        return float(store.column("sums", "seconds", "WHERE applied = 1 ORDER BY number")[-1])
+    return 0.0
+
+
 def is_summing(made: Made) -> bool:
     """Whether a sum goes on, or has ended, that nodes have not told the server of."""
     with contextlib.suppress(Exception), ServerStore(open_server(made.server), read_only=True) as store:

@@ -9,8 +9,8 @@ Flower that lacks one ends the part with a sentence.
 import importlib
 import sys
 from importlib.metadata import version
-from types import ModuleType
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 from fedgrec.federation.common.errors import FederationError
 
@@ -130,9 +130,7 @@ def check() -> None:
 def leave_out_sql() -> None:
     """Start lighter: put empty classes in the place of Flower's stores in SQL, before anybody imports these."""
     for module, name in UNUSED.items():
-        if module not in sys.modules:
-            sys.modules[module] = ModuleType(module)
-            setattr(sys.modules[module], name, type(name, (), {}))
+        sys.modules.setdefault(module, cast(Any, SimpleNamespace(**{name: type(name, (), {})})))
 
 
 def replace(name: str, new: Any) -> None:
