@@ -106,6 +106,7 @@ def _drive(folder: Path, nodes: list[Path], processes: Processes, say: Say) -> N
 
     following, server = Following(folder), FlowerServer(folder, processes)
     try:
+        say("the SuperLink is starting")
         server.start()
         say(f"the SuperLink listens on {server.network.listen}:{server.network.port}")
         home = open_server(folder)
