@@ -276,19 +276,9 @@ def starved() -> str:
 
 def soak() -> str:
     found = measured("soak")
-    strikes, law, verdicts, lost = found["strikes"], found["law"], found["verdicts"], found["lost"]
-    stores, stalls = found["stores"], found["stalls"]
-
-    def times(*kinds: str) -> str:
-        return ", ".join(str(strikes.get(kind, 0)) for kind in kinds)
-
+    law, verdicts, lost, stores = found["law"], found["verdicts"], found["lost"], found["stores"]
     rows = [
-        ["nodes killed, ended, hung, cut off, on a full disk", times("killed", "ended", "hung", "lossy", "disk full")],
-        [
-            "server killed, on a full disk, lost with its disk; processors taken",
-            times("server killed", "server's disk full", "server lost", "starved"),
-        ],
-        ["sources rewritten", times("data")],
+        ["strikes", ", ".join(f"{what} {count}" for what, count in sorted(found["strikes"].items()))],
         ["seasons, sums, sums that count", f"{found['seasons']}, {sum(found['sums'].values())}, {found['counted']}"],
         *([f"sums lost because {why}", str(count)] for why, count in lost["known"].items()),
         ["sums lost for other reasons", str(len(lost["unknown"]))],
@@ -300,20 +290,20 @@ def soak() -> str:
             "degrees and latents that differ from the users' stores",
             f"{law['degrees_differ']}, {law['latents_differ']} of {law['latents']}",
         ],
-        [
-            "sums that lost servers took along, latents that these had added",
-            f"{found['forgotten']}, {law['latents_lost']}",
-        ],
-        ["longest stall, and what the rule allows", f"{stalls['longest']:.0f} s, {stalls['limit']:.0f} s"],
-        [
-            "until all processes of a server were gone, killed and ended",
-            ", ".join(f"{found['ends'].get(how, 0.0):.0f} s" for how in ("killed", "ended")),
-        ],
+    ]
+    if "stalls" in found:  # since servers are lost with their disks
+        stalls, ends = found["stalls"], found["ends"]
+        rows += [
+            ["sums that lost servers took along; latents of these", f"{found['forgotten']}; {law['latents_lost']}"],
+            ["the longest stall, and what the rule allows", f"{stalls['longest']:.0f} s, {stalls['limit']:.0f} s"],
+            ["until a server's processes were gone", ", ".join(f"{how} {ends[how]:.0f} s" for how in sorted(ends))],
+        ]
+    rows.append(
         [
             "stores at the end, server and node",
             f"{stores['server_bytes'] / 1e3:.0f} kB, {stores['node_bytes'] / 1e3:.0f} kB",
-        ],
-    ]
+        ]
+    )
     text = f"{found['nodes']} nodes over Flower for {found['seconds'] / 60:.0f} minutes, on {machine('soak')}."
     return section("Soak", text, table(["what", ""], rows))
 
