@@ -89,8 +89,8 @@ SMALL = 1  # the node with the small disk: it is never ended, since a node does 
 DISK = "64m"
 BUSY, LOOPS = 30, 10  # seconds, and loops that are busy then
 SAMPLE, GLANCE = 10.0, 1.0  # seconds between two samples, and between two looks at stalls
-# Seconds: until the first sum, for the sum that goes on, and then for all processes of the server to end.
-FIRST, GRACE, GONE = 400.0, 60.0, 60.0
+# Seconds: until the first sum, for a server to start, for the sum that goes on, for a server's processes to end.
+FIRST, START, GRACE, GONE = 900.0, 900.0, 60.0, 60.0
 PATIENCE = 4  # times as long as it should take
 USUAL = 5.0  # seconds of a round; on a machine where it takes longer, nodes are struck less often
 SERVER, PARTS = "server", {"app": b"serverapp", "looks": b"superexec", "superlink": b"flower.superlink"}
@@ -242,6 +242,8 @@ class Soak:
             self.start_server("--from", str(copies))
         used = shutil.copytree(copy, copies.with_name(f"used-{number}"))
         self.found.losses.append(Loss.of(lost, used, refusal))
+        until(self.made.server.exists, START, "no copy is taken over")
+        self.had = counted_of(self.made)
 
     def _refusal(self) -> str:
         """How a server ends that nodes do not accept; "" once it goes on."""
@@ -251,7 +253,7 @@ class Soak:
                 return self.processes.last_words(SERVER)
             return "" if is_summing(self.made) else None
 
-        words: str = until(decided, 900, "it is not decided whether an earlier copy will do")
+        words: str = until(decided, START, "it is not decided whether an earlier copy will do")
         if words:
             self.processes.running.pop(SERVER)
         return words
@@ -295,7 +297,7 @@ class Soak:
         toml.write_text(text)
         time.sleep(10)  # nodes read their sources
         self.start_server()
-        end = time.monotonic() + 600
+        end = time.monotonic() + START + PATIENCE * GRACE
         while self.processes.running[SERVER].poll() is None and time.monotonic() < end:
             self._glance(time.monotonic())
             time.sleep(GLANCE)
