@@ -178,12 +178,13 @@ class Soak:
     strikes: Counter[str] = field(default_factory=Counter)
     loops: list["subprocess.Popen[bytes]"] = field(default_factory=list)
     had: int = 0  # sums that counted when the server was started
+    began: int = 0  # sums that it had begun then
     full: tuple[float, Path] | None = None  # while the server's disk is full: until when at most, and with what
 
     # --------------------------------------------------------------------------------------------- the server
 
     def start_server(self, *more: str) -> None:
-        self.had = counted_of(self.made)
+        self.had, self.began = counted_of(self.made), sums_of(self.made)
         words = ["federation", "server", str(self.made.server), "--grace", f"{GRACE:.0f}", *more]
         self.processes.start(SERVER, [sys.executable, "-c", AS_CHILD, *words])
 
@@ -406,7 +407,10 @@ class Soak:
             if self._connected(name) > before:
                 del self.starting[name]
                 self.found.returned[name] = now
-        self.found.look(waited_for(self.made), now)
+        if sums_of(self.made) > self.began:
+            self.found.look(waited_for(self.made), now)
+        else:  # the server has not yet looked at what it did when it was killed
+            self.found.late = None
 
     # ------------------------------------------------------------------------------------------- samples
 
