@@ -11,7 +11,7 @@ BUSY = 0.5  # load average
 NAMES = (
     "reading", "rounds", "evaluation", "recommend", "serving", "memory", "scale", "lightgcn", "federated",
     "mechanisms", "order", "secagg",
-    "federation", "liveness", "soak", "year", "batches", "frontier", "poison", "owners", "negatives",
+    "federation", "liveness", "starved", "soak", "year", "batches", "frontier", "poison", "owners", "negatives",
     "rivals", "gpu",
 )  # fmt: skip
 
@@ -226,6 +226,13 @@ def run_liveness(quick: bool) -> tuple[dict[str, Any], list[str]]:
     return result, _flat(result)
 
 
+def run_starved(quick: bool) -> tuple[dict[str, Any], list[str]]:
+    from benchmarks import starved
+
+    result = starved.bench(quick)
+    return result, _flat(result)
+
+
 def run_soak(quick: bool) -> tuple[dict[str, Any], list[str]]:
     from benchmarks import soak
 
@@ -322,6 +329,7 @@ RUN = {
     "secagg": run_secagg,
     "federation": run_federation,
     "liveness": run_liveness,
+    "starved": run_starved,
     "soak": run_soak,
     "year": run_year,
     "batches": run_batches,

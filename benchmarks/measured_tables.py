@@ -27,6 +27,7 @@ def page() -> str:
         mechanisms(),
         federation(),
         liveness(),
+        starved(),
         soak(),
         year(),
         privacy(),
@@ -258,15 +259,26 @@ def liveness() -> str:
     return section("Liveness", f"On {machine('liveness')}, beside other work.", table(head, rows))
 
 
+def starved() -> str:
+    found = measured("starved")
+    rows = []
+    for loops, m in ((name, run) for name, run in found.items() if name.endswith("loops")):
+        joined, summed = ("–" if m[key] is None else f"{m[key]:.0f}" for key in ("joined", "summed"))
+        rows.append([loops, f"{m['load']:.0f}", joined, summed, str(m["apps"]), f"{max(m['gone'].values()):.0f}"])
+    head = [
+        "beside it", "load", "all nodes joined, s", "first sum, s", "times that the app was started",
+        "all processes gone after SIGTERM, s",
+    ]  # fmt: skip
+    parts = ", ".join(f"{part} {seconds:.1f}" for part, seconds in found["imports"].items())
+    text = f"Three nodes, on {machine('starved')}. CPU-seconds of imports: {parts}."
+    return section("Start on a busy machine", text, table(head, rows))
+
+
 def soak() -> str:
     found = measured("soak")
-    strikes, law, verdicts, lost = found["strikes"], found["law"], found["verdicts"], found["lost"]
-    stores = found["stores"]
+    law, verdicts, lost, stores = found["law"], found["verdicts"], found["lost"], found["stores"]
     rows = [
-        [
-            "nodes killed, ended, hung; sources rewritten; server killed",
-            ", ".join(str(strikes[k]) for k in ("killed", "ended", "hung", "data", "server killed")),
-        ],
+        ["strikes", ", ".join(f"{what} {count}" for what, count in sorted(found["strikes"].items()))],
         ["seasons, sums, sums that count", f"{found['seasons']}, {sum(found['sums'].values())}, {found['counted']}"],
         *([f"sums lost because {why}", str(count)] for why, count in lost["known"].items()),
         ["sums lost for other reasons", str(len(lost["unknown"]))],
@@ -278,11 +290,20 @@ def soak() -> str:
             "degrees and latents that differ from the users' stores",
             f"{law['degrees_differ']}, {law['latents_differ']} of {law['latents']}",
         ],
+    ]
+    if "stalls" in found:  # since servers are lost with their disks
+        stalls, ends = found["stalls"], found["ends"]
+        rows += [
+            ["sums that lost servers took along; latents of these", f"{found['forgotten']}; {law['latents_lost']}"],
+            ["the longest stall, and what the rule allows", f"{stalls['longest']:.0f} s, {stalls['limit']:.0f} s"],
+            ["until a server's processes were gone", ", ".join(f"{how} {ends[how]:.0f} s" for how in sorted(ends))],
+        ]
+    rows.append(
         [
             "stores at the end, server and node",
             f"{stores['server_bytes'] / 1e3:.0f} kB, {stores['node_bytes'] / 1e3:.0f} kB",
-        ],
-    ]
+        ]
+    )
     text = f"{found['nodes']} nodes over Flower for {found['seconds'] / 60:.0f} minutes, on {machine('soak')}."
     return section("Soak", text, table(["what", ""], rows))
 

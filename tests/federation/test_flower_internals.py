@@ -3,6 +3,7 @@
 import ast
 import importlib
 import io
+import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import redirect_stderr
@@ -44,6 +45,16 @@ def test_no_other_file_reaches_below_flowers_public_modules() -> None:
 
 def test_this_flower_has_every_name() -> None:
     internals.check()
+
+
+def test_parts_of_a_server_start_without_sql() -> None:
+    """SQLAlchemy takes as many seconds to import as all else. What stands in for Flower's stores has their names."""
+    for module, name in internals.UNUSED.items():
+        assert hasattr(importlib.import_module(module), name)
+    parts = "internals.leave_out_sql(); internals.check(); import fedgrec.federation.flower.server_app"
+    code = f"import sys; from fedgrec.federation.flower import internals; {parts}; print('sqlalchemy' in sys.modules)"
+    said = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
+    assert said == "False\n"
 
 
 @pytest.mark.parametrize("name", ["FleetHttpClient", "superlink_uvicorn", "child_client", "push_messages"])

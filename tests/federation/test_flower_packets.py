@@ -7,6 +7,7 @@ import sys
 import threading
 import time
 from collections.abc import Iterable
+from datetime import UTC, datetime, timedelta
 from types import SimpleNamespace
 from typing import Any
 
@@ -15,8 +16,10 @@ import pytest
 pytest.importorskip("flwr", reason="needs the extra `deploy`", exc_type=ImportError)
 import httpx
 from flwr.app import Error, Message
-from flwr.common.constant import ErrorCode
+from flwr.common.constant import ErrorCode, Status
 from flwr.proto.node_pb2 import NodeInfo
+from flwr.proto.task_pb2 import TaskStatus
+from flwr.server.superlink.linkstate.in_memory_linkstate import InMemoryLinkState
 
 from fedgrec.federation.common.errors import FederationError
 from fedgrec.federation.common.packets import Packet
@@ -118,6 +121,16 @@ def test_a_look_for_work_waits_until_there_is_some() -> None:
         questions.store(state, said)
     assert [questions.pull(**about).messages_list, questions.confirm(**about)] == [["question"], None]
     assert questions.pull(**about).messages_list == ["question"]
+
+
+def test_an_app_that_starts_slowly_is_not_started_again_beside_itself() -> None:
+    """Flower takes a claim back after half a minute; on a starved machine an app imports for longer."""
+    state: Any = InMemoryLinkState(SimpleNamespace(), None)  # type: ignore[arg-type]
+    state.task_store = {7: SimpleNamespace(status=TaskStatus(status=Status.PENDING), starting_at="")}
+    claim = handlers.patient_claim(InMemoryLinkState.claim_task)
+    assert [bool(claim(state, 7)), claim(state, 7), claim(state, 8)] == [True, None, None]
+    left = state.task_token_store[7].active_until - datetime.now(UTC)
+    assert left > timedelta(seconds=handlers.STARTING)
 
 
 def test_signs_of_life_are_what_flower_knows_of_its_nodes() -> None:

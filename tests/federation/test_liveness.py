@@ -338,6 +338,33 @@ def test_whom_a_sum_waits_for_is_said_while_it_waits(tmp_path: Path, monkeypatch
     assert sum("a sum waits for node node4" in notice for notice in fed.witness.notices) == 1
 
 
+class Forgetful(Timed):
+    """In its first exchange of masked vectors node 4 is killed and started again: it never hears the question."""
+
+    left = -1.0  # seconds for which the server goes on waiting
+
+    def exchange(self, requests: Mapping[int, Packet], left: Left) -> Iterator[tuple[int, Packet]]:
+        stalls = self.left < 0 and {request.kind for request in requests.values()} == {packets.MASKED}
+        for address, answer in super().exchange(requests, left):
+            if not (stalls and address == 4):
+                yield address, answer
+        if stalls:
+            self.starts[4] = 1
+            self.now += 120
+            self.left = left()
+
+
+def test_nobody_waits_for_a_node_that_started_again_and_knows_nothing_of_the_question(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Which would go on for all of `work_deadline` while the server does not know how long such work takes."""
+    fed, _ = timed(tmp_path, monkeypatch, options={"rounds": 1})
+    fed.transport = network = Forgetful(fed.transport.folders)
+    monkeypatch.setattr(members, "Patience", lambda: Patience(lambda: network.now))
+    fed.run()
+    assert network.left == 0.0
+
+
 def test_a_refused_node_that_was_put_right_and_started_again_joins_at_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

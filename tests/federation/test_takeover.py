@@ -11,7 +11,7 @@ import pytest
 from fedgrec.cli import main
 from fedgrec.errors import FedgrecError
 from fedgrec.federation.common.errors import FederationError
-from fedgrec.federation.common.packets import Packet
+from fedgrec.federation.common.packets import HISTORY, Packet
 from fedgrec.federation.setup.copies import KEPT, keep_copy, place_of, take_over
 from tests.federation.living import Life
 from tests.federation.local_transport import Answer, honest
@@ -78,6 +78,29 @@ def test_a_server_lost_after_a_recount_is_followed_by_another_and_nodes_refuse_t
     with pytest.raises(FederationError):
         fed.run()
     assert any("another server has taken over" in notice for notice in fed.witness.notices)
+
+
+def test_nodes_hear_that_a_sum_counts_once_there_is_a_copy_with_it(tmp_path: Path) -> None:
+    """Else a server that is lost right after the sum would have forgotten it, and nobody sends it again."""
+    pytest.importorskip("flwr", exc_type=ImportError)
+    from fedgrec.federation.setup.server_app import Keeping
+
+    fed, said, told = world(tmp_path, users=2, options={"rounds": 2, "evaluations": 9}, layers=2), [], set[int]()
+    keeping = Keeping(fed.server, said.append)
+    fed.witness.summed, fed.witness.noticed = keeping.summed, keeping.noticed  # type: ignore[method-assign]
+
+    def meddle(address: int, request: Packet, node: Answer) -> Iterable[Packet]:
+        history = request.header.get(HISTORY, {"after": 0, "lines": []})
+        over = fed.log()[: history["after"] + len(history["lines"])]
+        once = [line["number"] for line in over if line["stage"] != "train" and line["applied"]]
+        if once:
+            told.add(once[-1])
+            assert max(path.name for path in place_of(fed.server).iterdir()) >= f"{once[-1]:09}"
+        return honest(address, request, node)
+
+    fed.run(meddle)
+    assert len(told) >= 3
+    assert sum("is a copy of this server, with its key" in line for line in said) >= 3
 
 
 def test_nothing_is_taken_over_from_nowhere_or_into_what_exists(

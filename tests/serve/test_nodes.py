@@ -17,7 +17,7 @@ from fedgrec.federation.node.folder import open_node
 from fedgrec.federation.node.person import recommend, users_of
 from fedgrec.federation.node.store import NodeStore
 from fedgrec.serve import served
-from tests.disks import a_disk
+from tests.disks import a_disk, fill
 from tests.federation.worlds import N_ITEMS, world
 from tests.serve.callers import TOKEN, ask
 
@@ -143,14 +143,9 @@ def test_a_reader_without_the_right_to_write(tmp_path: Path) -> None:
 def test_a_full_disk(tmp_path: Path) -> None:
     home, _ = a_node(tmp_path / "made")
     with a_disk(tmp_path / "disk", "8m") as disk:
-        copy, size = shutil.copytree(home, disk / "node"), 2**20
+        copy = shutil.copytree(home, disk / "node")
         before, people = answers(home), users_of(home)[:2]
-        with (disk / "filler").open("wb", buffering=0) as filler:
-            while size:
-                try:
-                    filler.write(bytes(size))
-                except OSError:
-                    size //= 2
+        fill(disk)
         with pytest.raises(OSError, match="No space"):
             (copy / "new").write_bytes(bytes(9_000))
         with served(copy, TOKENS, port=0) as door:

@@ -54,6 +54,7 @@ def patience() -> Any:
 def main() -> None:
     """Run the Flower command that the first argument names."""
     command = sys.argv[1]
+    internals.leave_out_sql()
     sys.argv[:2] = [command]
     internals.replace("child_client", classmethod(connected_as_a_part))
     run = getattr(internals, command)

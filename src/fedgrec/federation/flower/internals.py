@@ -7,8 +7,10 @@ Flower that lacks one ends the part with a sentence.
 """
 
 import importlib
+import sys
 from importlib.metadata import version
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 from fedgrec.federation.common.errors import FederationError
 
@@ -105,6 +107,12 @@ NAMES = {
     ),
 }
 
+# Flower's stores in SQL, which a SuperLink in memory does not use: SQLAlchemy takes half of all seconds of imports.
+UNUSED = {
+    "flwr.server.superlink.linkstate.sql_linkstate": "SqlLinkState",
+    "flwr.supercore.object_store.sql_object_store": "SqlObjectStore",
+}
+
 
 def __getattr__(name: str) -> Any:
     """One of these names: `from fedgrec.federation.flower.internals import Node`."""
@@ -117,6 +125,12 @@ def check() -> None:
     """Look for all names at once, also for those that another process will need."""
     for name in NAMES:
         _place(name)
+
+
+def leave_out_sql() -> None:
+    """Start lighter: put empty classes in the place of Flower's stores in SQL, before anybody imports these."""
+    for module, name in UNUSED.items():
+        sys.modules.setdefault(module, cast(Any, SimpleNamespace(**{name: type(name, (), {})})))
 
 
 def replace(name: str, new: Any) -> None:

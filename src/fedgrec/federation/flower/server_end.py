@@ -64,7 +64,7 @@ folder = ""
 """,
     "fedgrec_app/__init__.py": "",
     "fedgrec_app/apps.py": "from fedgrec.federation.flower.client_app import client_app\n"
-    "from fedgrec.federation.flower.server_app import server_app\n\n"
+    "from fedgrec.federation.setup.server_app import server_app\n\n"
     '__all__ = ["client_app", "server_app"]\n',
 }
 log = logging.getLogger("fedgrec.server")

@@ -266,6 +266,7 @@ def main() -> None:
     os.umask(0o077)
     resource.setrlimit(resource.RLIMIT_NOFILE, (resource.getrlimit(resource.RLIMIT_NOFILE)[1],) * 2)
     end_with_parent()
+    internals.leave_out_sql()
     from types import SimpleNamespace
 
     from starlette.middleware import Middleware

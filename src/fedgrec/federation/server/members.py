@@ -27,7 +27,7 @@ from fedgrec.federation.server.liveness import About, Patience, Silences
 from fedgrec.federation.server.store import WAITS_FOR, ServerStore
 
 NAMED = 10  # nodes in one sentence
-WAIT = 0.2  # seconds between two looks for nodes
+WAIT, LOOK = 0.2, 5.0  # seconds between two looks for nodes, and, in an exchange that is late, at who started again
 
 
 class Observer:
@@ -337,12 +337,19 @@ class Members:
         """One exchange. A silent node is left out of the next ones."""
         wait = self.patience.begin(about, requests, most, enough)
         nodes = {address: node for node, address in self._address.items() if address in requests}
-        back = set[int]()
+        back, anew, before, looked = set[int](), set[int](), self.transport.signs(), 0.0
 
         def left() -> float:
-            if wait.is_late and not self._late:
+            nonlocal looked
+            if not wait.is_late:
+                return wait.left()
+            if not self._late:
                 self._wait_for(sorted(nodes[address] for address in wait.missing if address in nodes))
-            return wait.left()
+            if self.patience.clock() - looked > LOOK:
+                looked, now = self.patience.clock(), self.transport.signs()
+                known = wait.missing & before.keys() & now.keys()  # who started again knows nothing of the question
+                anew.update(address for address in known if now[address].since != before[address].since)
+            return 0.0 if wait.missing <= anew else wait.left()
 
         try:
             for address, answer in self.transport.exchange(requests, left):

@@ -29,12 +29,10 @@ from fedgrec.federation.server.log import LOGS, Following
 from fedgrec.federation.server.pages import metrics
 from fedgrec.federation.server.status import status
 from fedgrec.federation.server.store import ServerStore
-from fedgrec.federation.setup.copies import keep_copy
 from fedgrec.federation.setup.init import MOST_USERS, Made, init
 
 LOOK, ASK = 0.3, 1.0  # seconds between two looks at the log, and between two questions to the SuperLink
 SLOW = 15.0  # seconds after which we say that we still wait for the server's app
-KEEP = 10.0  # seconds between two looks whether the server is worth a copy
 DAY = 86400.0  # seconds between two looks at the certificates
 Say = Callable[[str], None]
 log = logging.getLogger("fedgrec.node")
@@ -101,6 +99,7 @@ def _drive(folder: Path, nodes: list[Path], processes: Processes, say: Say) -> N
 
     following, server = Following(folder), FlowerServer(folder, processes)
     try:
+        say("the SuperLink is starting")
         server.start()
         say(f"the SuperLink listens on {server.network.listen}:{server.network.port}")
         home = open_server(folder)
@@ -112,7 +111,7 @@ def _drive(folder: Path, nodes: list[Path], processes: Processes, say: Say) -> N
         say(f"note: {in_words(batches_of(home, founded), home.agreed)}")
         for node in nodes:
             start_node(node, processes)
-        ended, asked, kept, warned = None, 0.0, 0.0, -DAY
+        ended, asked, warned = None, 0.0, -DAY
         silent: float | None = time.monotonic()  # since then the app has said nothing
         while ended is None:
             time.sleep(LOOK)
@@ -124,10 +123,6 @@ def _drive(folder: Path, nodes: list[Path], processes: Processes, say: Say) -> N
                 ended, asked = server.ended(), time.monotonic()
                 try:
                     server.register()  # a node that was added since
-                    if time.monotonic() - kept >= KEEP:
-                        kept = time.monotonic()
-                        if copy := keep_copy(folder):
-                            say(f"note: {copy} is a copy of this server, with its key")
                 except (FedgrecError, OSError) as trouble:  # such as a key that is half copied
                     say(f"note: {trouble}")
             lines = following.new()
