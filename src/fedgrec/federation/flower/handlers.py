@@ -6,45 +6,36 @@ from collections.abc import Callable
 from datetime import timedelta
 from typing import Any
 
-from fedgrec.federation.flower import internals
+from fedgrec.federation.flower import internals, parts
 
 STARTING = 300.0  # seconds more that the server's app has to start
 HOLD, MOST_HELD = 45.0, 500  # seconds that a look for work waits; looks that may wait together
 AGAIN = 3  # times that a question without a receipt is handed out again
 
 
-def own_answers(push: Callable[..., Any]) -> Callable[..., Any]:
-    """Flower's handler of answers, but a node may answer only for itself: Flower trusts the sender that it names."""
-    from fastapi import HTTPException
-
-    def checked(request: Any, state: Any) -> Any:
-        if any(message.metadata.src_node_id != request.node.node_id for message in request.messages_list):
-            raise HTTPException(403, "a node answers for itself alone")
-        return push(request=request, state=state)
-
-    return checked
-
-
 class Questions:
-    """Flower's handlers of questions: they are stored, looked for, and received.
+    """Flower's handlers of questions and answers: announced, looked for, received. Parts ride along (parts.py).
 
     A look for work waits until there is some: a node that rests looks every `HOLD` seconds, and has a new question at
     once. A look is also a sign of life, so that a node that looks sends no other.
 
     Flower hands a question out once, and it may be lost on the way. A node does one thing at a time: when it looks for
-    work and has sent no receipt, it has not got the question, and gets it again.
+    work and has sent neither a receipt nor an answer, it has not got the question, and gets it again.
     """
 
-    def __init__(self, store: Callable[..., Any], pull: Callable[..., Any], confirm: Callable[..., Any]) -> None:
-        self._store, self._pull, self._confirm = store, pull, confirm
+    def __init__(self, pull: Callable[..., Any], confirm: Callable[..., Any], push: Callable[..., Any]) -> None:
+        self._pull, self._confirm, self._push = pull, confirm, push
         self._news = defaultdict[int, threading.Event](threading.Event)  # by node: whether there may be a question
         self._out: dict[int, tuple[Any, int]] = {}  # by node: its question, and how often it may still be handed out
         self._room = threading.Semaphore(MOST_HELD)
 
-    def store(self, state: Any, message: Any, *about: Any) -> Any:
-        done = self._store(state, message, *about)
-        self._news[message.metadata.dst_node_id].set()
-        return done
+    def announced(self, push: Callable[..., Any], request: Any, state: Any, task: Any) -> Any:
+        """The server's app has questions."""
+        answer = push(request, state, task)
+        parts.keep(request, answer, state)
+        for message in request.messages_list:
+            self._news[message.metadata.dst_node_id].set()
+        return answer
 
     def pull(self, request: Any, state: Any, store: Any) -> Any:
         news = self._news[request.node.node_id]
@@ -53,8 +44,11 @@ class Questions:
             came = news.wait(HOLD)
             self._room.release()
             if came:
-                return self._found(news, request, state, store)
-        return found
+                found = self._found(news, request, state, store)
+        answer = type(found)()  # without parts, a question may wait here for long
+        answer.CopyFrom(found)
+        parts.hand_out(request, answer, state)
+        return answer
 
     def _found(self, news: threading.Event, request: Any, state: Any, store: Any) -> Any:
         node = request.node.node_id
@@ -72,6 +66,27 @@ class Questions:
     def confirm(self, request: Any, state: Any, store: Any) -> Any:
         self._out.pop(request.node.node_id, None)
         return self._confirm(request=request, state=state, store=store)
+
+    def push(self, request: Any, state: Any, store: Any = None) -> Any:
+        """A node answers, only for itself: Flower trusts the sender that an answer names."""
+        from fastapi import HTTPException
+
+        if any(message.metadata.src_node_id != request.node.node_id for message in request.messages_list):
+            raise HTTPException(403, "a node answers for itself alone")
+        question, _ = self._out.pop(request.node.node_id, (None, 0))
+        if question:
+            state.object_store.delete(question.messages_list[0].metadata.message_id)
+        answer = self._push(request=request, state=state)
+        parts.keep(request, answer, state)
+        return answer
+
+
+def answers(pull: Callable[..., Any], request: Any, state: Any, task: Any) -> Any:
+    """Flower's handler of the app's looks for answers; an answer that goes out whole needs no receipt."""
+    found = pull(request, state, task)
+    for name in parts.hand_out(request, found, state):
+        state.object_store.delete(name)
+    return found
 
 
 def patient_claim(claim: Callable[[Any, int], str | None]) -> Callable[[Any, int], str | None]:

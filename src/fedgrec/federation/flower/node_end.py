@@ -24,6 +24,7 @@ from fedgrec.federation.common import packets
 from fedgrec.federation.common.arrays import write_private
 from fedgrec.federation.common.errors import FederationError, RefusedError
 from fedgrec.federation.common.packets import Packet, failure
+from fedgrec.federation.flower import parts
 from fedgrec.federation.flower.client_app import answer
 from fedgrec.federation.flower.clients import clock_trouble, connected, is_distrust, longer, patient, public_bytes
 from fedgrec.federation.flower.handlers import HOLD
@@ -40,18 +41,11 @@ from fedgrec.federation.flower.internals import (
     RuntimeVersionHttpInterceptor,
     SendNodeHeartbeatRequest,
     confirm_received,
-    get_all_nested_objects,
-    get_object_tree,
     iterate_object_tree,
     message_from_proto,
-    message_to_proto,
-    no_object_id_recompute,
     private,
     pull_object,
     pull_objects,
-    push_object,
-    push_objects,
-    remove_content_from_message,
 )
 from fedgrec.federation.flower.records import PARTS, POLL, PacketError, in_brief, message_of, to_records, words_of
 from fedgrec.federation.node.contact import Contact
@@ -195,7 +189,7 @@ class Link:
         """The next message with all its parts, or None."""
         self.looking = True
         try:
-            found = self.looks.PullMessages(PullMessagesRequest(node=self.node))
+            found = self.looks.PullMessages(parts.asking(PullMessagesRequest(node=self.node)))
         finally:
             self.looking = False
         self.contact.hear()
@@ -203,32 +197,25 @@ class Link:
             return None
         about, tree = message_from_proto(found.messages_list[0]), found.message_object_trees[0]
         run, name = about.metadata.run_id, about.metadata.message_id
+        *others, root = [part.object_id for part in iterate_object_tree(tree)]
+        if len(others) > PARTS:
+            raise PacketError(f"a message of {len(others)} parts came in")
+        if (here := parts.riding(found)).keys() >= {*others, root}:
+            return message_of(name, here)
         pull = pull_object(again(self.client.PullObject), self.node, run)
-        *parts, root = [part.object_id for part in iterate_object_tree(tree)]
-        if len(parts) > PARTS:
-            raise PacketError(f"a message of {len(parts)} parts came in")
         pulled = partial(pull_objects, pull_object_fn=pull, initial_backoff=POLL / 4, max_time=BUSY)
         # A message is announced before its parts are there. The root comes last: if we wait for the root first, we ask
         # for the other parts only once.
-        contents = pulled([root], backoff_cap=POLL) | pulled(parts)
+        contents = pulled([root], backoff_cap=POLL) | pulled(others)
         with contextlib.suppress(httpx.TransportError):  # it is here, whether or not the server hears of that
             confirm_received(again(self.client.ConfirmMessageReceived), self.node, run)(name)
         return message_of(name, contents)
 
     def send(self, reply: Message) -> None:
-        """First send the list of the answer's parts, then the parts."""
-        with no_object_id_recompute():  # otherwise Flower writes and hashes every part a few times over
-            reply.metadata.__dict__["_message_id"] = reply.object_id
-            announced = again(self.client.PushMessages)(
-                PushMessagesRequest(
-                    node=self.node,
-                    messages_list=[message_to_proto(remove_content_from_message(reply))],
-                    message_object_trees=[get_object_tree(reply)],
-                    clientapp_runtime_list=[0.0],  # the server must not learn how long an answer took
-                )
-            )
-            push = push_object(again(self.client.PushObject), self.node, reply.metadata.run_id, announced.session_id)
-            push_objects(get_all_nested_objects(reply), push, object_ids_to_push=set(announced.objects_to_push))
+        times = [0.0]  # the server must not learn how long an answer took
+        parts.send(
+            self.client, PushMessagesRequest(node=self.node, clientapp_runtime_list=times), [reply], self.node, again
+        )
 
 
 def _work(link: Link, reply: Callable[[Message], RecordDict], meanwhile: Callable[[Packet], None]) -> None:

@@ -20,6 +20,7 @@ import sys
 import time
 from collections.abc import Awaitable, Callable, MutableMapping
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -28,7 +29,7 @@ from anyio import to_thread
 from fedgrec.federation.common.web import is_address
 from fedgrec.federation.flower import internals
 from fedgrec.federation.flower.connections import AT_A_TIME, Listener
-from fedgrec.federation.flower.handlers import MOST_HELD, Questions, own_answers, patient_claim
+from fedgrec.federation.flower.handlers import MOST_HELD, Questions, answers, patient_claim
 from fedgrec.federation.flower.processes import end_with_parent
 
 Scope = MutableMapping[str, Any]
@@ -57,7 +58,15 @@ LIMITS = {
     "timeout_graceful_shutdown": 1,  # looks for work wait
 }
 CLOSE, UNAUTHORIZED = (b"connection", b"close"), 401
-ELSEWHERE = ("Control", "Runtime")  # middlewares of other paths: how the names of their classes begin
+RUNS = "/v1/runtime/"  # calls of the server's app
+# Calls that come for every message: Flower's types and handlers, or what we put in their place.
+CALLS = {
+    NODES + "pull-messages": ("PullMessagesRequest", "pull_messages"),
+    NODES + "push-messages": ("PushMessagesRequest", "push_messages"),
+    RUNS + "pull-messages": ("PullAppMessagesRequest", "pull_answers"),
+    RUNS + "push-messages": ("PushAppMessagesRequest", "push_questions"),
+    RUNS + "get-nodes": ("GetNodesRequest", "get_nodes"),
+}
 CHILDREN = "fedgrec.federation.flower.children"
 log = logging.getLogger("fedgrec.server")
 
@@ -161,7 +170,8 @@ class Door:
                 await answered({"type": "http.response.start", "status": status or 413, "headers": [CLOSE]})
                 await send({"type": "http.response.body", "body": b""})
             else:
-                await self.app(scope, _once(body, receive), answered)
+                app = answered_at_once if scope["path"] in CALLS and scope["method"] == "POST" else self.app
+                await app(scope, _once(body, receive), answered)
                 self.has_begun |= scope["path"] == BEGIN
 
     def _name_wrong_clock(self, scope: Scope) -> None:
@@ -204,37 +214,35 @@ def _once(body: bytes, receive: Receive) -> Receive:
     return replayed
 
 
-async def in_one_piece(middleware: Any, scope: Scope, receive: Receive, send: Any) -> None:
-    """Starlette's `BaseHTTPMiddleware.__call__` for answers that are whole before they are sent, as those to nodes are.
-
-    Starlette's version makes a task and a queue for an answer's pieces. Flower has nine such middlewares in a row,
-    which take a third of the SuperLink's time. Those that have nothing to do for a node are passed by.
-    """
+def call(request: Any, body: bytes) -> Any:
+    """Answer a call: what Flower's layers around its handlers do for one."""
     from starlette.responses import Response
 
-    is_idle = scope.get("path", "").startswith(NODES) and type(middleware).__name__.startswith(ELSEWHERE)
-    if scope["type"] != "http" or is_idle:
-        await middleware.app(scope, receive, send)
-        return
-    request = internals.CachedRequest(scope, receive)  # the next middleware reads the same body
+    (kind, handler), state = CALLS[request.url.path], internals.get_linkstate(request)
+    message = request.state.protobuf_request = getattr(internals, kind).FromString(body)
+    more: dict[str, Any] = {}
+    if not request.url.path.startswith(NODES):
+        more["task"] = internals.authenticate_task(request, request.headers.get(internals.TASK_TOKEN_HEADER), state)
+    else:
+        internals.authenticate_node(request)
+        more["store"] = state.object_store
+    answer = getattr(internals, handler)(request=message, state=state, **more)
+    return Response(answer.SerializeToString(), media_type=internals.PROTOBUF_MEDIA_TYPE)
 
-    async def call_next(_: Any) -> Response:
-        start: Scope = {}
-        pieces: list[bytes] = []
 
-        async def keep(event: Scope) -> None:
-            if event["type"] == "http.response.start":
-                start.update(event)
-            else:
-                pieces.append(event.get("body", b""))
+async def answered_at_once(scope: Scope, receive: Receive, send: Any) -> None:
+    """Answer a call that comes for every message.
 
-        await middleware.app(scope, request.wrapped_receive, keep)
-        response = Response(b"".join(pieces), start["status"])
-        response.raw_headers = list(start["headers"])
-        return response
+    Flower has nine middlewares and a router around its handlers, which took two thirds of the SuperLink's time.
+    """
+    from fastapi import Request
 
-    response = await middleware.dispatch_func(request, call_next)
-    await response(scope, request.wrapped_receive, send)
+    request = Request(scope, receive)
+
+    async def called(_: Any) -> Any:
+        return await to_thread.run_sync(call, request, await request.body())
+
+    await (await internals.http_error_translator(request, called))(scope, receive, send)
 
 
 def http_server(app: Any, **options: Any) -> Any:
@@ -269,9 +277,7 @@ def main() -> None:
     from types import SimpleNamespace
 
     from starlette.middleware import Middleware
-    from starlette.middleware.base import BaseHTTPMiddleware
 
-    BaseHTTPMiddleware.__call__ = in_one_piece  # type: ignore[method-assign, assignment]
     internals.check()
     to = logging.FileHandler(os.environ[LOG], delay=True)
     to.setFormatter(logging.Formatter("%(asctime)s %(message)s", "%Y-%m-%d %H:%M:%S"))  # as server/log.py writes lines
@@ -281,11 +287,12 @@ def main() -> None:
     door = Middleware(Door, secret=os.environ[SECRET], body=int(os.environ[BODY]), listener=listener)
     before, superexec = internals.middlewares, internals.superexec_command
     internals.replace("middlewares", lambda: (door, *before()))  # Flower's own hook for this
-    internals.replace("push_messages", own_answers(internals.push_messages))
-    questions = Questions(internals.store_message, internals.pull_messages, internals.message_received)
-    internals.replace("store_message", lambda *about: questions.store(*about))  # noqa: PLW0108 (it becomes a method)
+    questions = Questions(internals.pull_messages, internals.message_received, internals.push_messages)
     internals.replace("pull_messages", questions.pull)
     internals.replace("message_received", questions.confirm)
+    internals.replace("push_messages", questions.push)
+    internals.replace("push_questions", partial(questions.announced, internals.push_questions))
+    internals.replace("pull_answers", partial(answers, internals.pull_answers))
     internals.replace("claim_task", patient_claim(internals.claim_task))
     internals.replace("superexec_apart", dict)
     internals.replace("superexec_command", lambda **how: [sys.executable, "-m", CHILDREN, *superexec(**how)])

@@ -24,6 +24,7 @@ from fedgrec.federation.flower.internals import (
     pull_object,
     pull_objects,
 )
+from fedgrec.federation.flower.parts import asking, riding
 from fedgrec.federation.flower.records import (
     ACTION,
     PARTS,
@@ -35,7 +36,7 @@ from fedgrec.federation.flower.records import (
     to_records,
 )
 
-TOGETHER = 5  # messages announced at a time: nodes ask for parts again and again until the last part has come
+TOGETHER = 50  # messages announced at a time
 PULLERS = 4  # threads that pull answers
 AFTERWARDS = 60.0  # seconds that a request stays with Flower beyond its deadline: the clocks of nodes differ
 log = logging.getLogger("fedgrec.server")
@@ -137,11 +138,12 @@ class FlowerTransport:
 
 def pull_answers(grid: Any, questions: list[str]) -> Iterator[Answer]:
     """The answers that are there. Flower's own `pull_messages` fails for all if it cannot read one."""
-    found = private(grid, "_runtime_client").PullMessages(PullAppMessagesRequest(message_ids=questions))
+    found = private(grid, "_runtime_client").PullMessages(asking(PullAppMessagesRequest(message_ids=questions)))
+    here = riding(found)
     for about, tree in zip(found.messages_list, found.message_object_trees, strict=True):
         metadata = about.metadata
         try:
-            packet = read_answer(message_of(metadata.message_id, _parts(grid, metadata.message_id, tree)))
+            packet = read_answer(message_of(metadata.message_id, _parts(grid, metadata.message_id, tree, here)))
         except ObjectPullError:  # the sender did not finish its upload
             packet = None
         except PacketError as error:
@@ -149,11 +151,14 @@ def pull_answers(grid: Any, questions: list[str]) -> Iterator[Answer]:
         yield Answer(metadata.reply_to_message_id, metadata.src_node_id, packet)
 
 
-def _parts(grid: Any, name: str, tree: Any) -> dict[str, bytes]:
+def _parts(grid: Any, name: str, tree: Any, here: Mapping[str, bytes]) -> dict[str, bytes]:
+    """The parts of an answer, of which some are here already: then all of this answer's are."""
     client, run = private(grid, "_runtime_client"), grid.run.run_id
     names = [part.object_id for part in iterate_object_tree(tree)]
     if len(names) > PARTS:
         raise PacketError(f"a Flower message of {len(names)} parts came in")
+    if name in here:
+        return {part: here[part] for part in names}
     parts: dict[str, bytes] = pull_objects(names, pull_object(client.PullObject, grid.node, run))
     client.ConfirmMessageReceived(ConfirmMessageReceivedRequest(node=grid.node, run_id=run, message_object_id=name))
     return parts
