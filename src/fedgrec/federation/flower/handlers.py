@@ -10,7 +10,7 @@ from fedgrec.federation.flower import internals, parts
 
 STARTING = 300.0  # seconds more that the server's app has to start
 HOLD, MOST_HELD = 45.0, 500  # seconds that a look for work waits; looks that may wait together
-AGAIN = 3  # times that a question without a receipt is handed out again
+AGAIN = 3  # times that a question without an answer is handed out again
 
 
 class Questions:
@@ -20,11 +20,11 @@ class Questions:
     once. A look is also a sign of life, so that a node that looks sends no other.
 
     Flower hands a question out once, and it may be lost on the way. A node does one thing at a time: when it looks for
-    work and has sent neither a receipt nor an answer, it has not got the question, and gets it again.
+    work and has not answered, it has not got the question, and gets it again.
     """
 
-    def __init__(self, pull: Callable[..., Any], confirm: Callable[..., Any], push: Callable[..., Any]) -> None:
-        self._pull, self._confirm, self._push = pull, confirm, push
+    def __init__(self, pull: Callable[..., Any], push: Callable[..., Any]) -> None:
+        self._pull, self._push = pull, push
         self._news = defaultdict[int, threading.Event](threading.Event)  # by node: whether there may be a question
         self._out: dict[int, tuple[Any, int]] = {}  # by node: its question, and how often it may still be handed out
         self._room = threading.Semaphore(MOST_HELD)
@@ -37,24 +37,24 @@ class Questions:
             self._news[message.metadata.dst_node_id].set()
         return answer
 
-    def pull(self, request: Any, state: Any, store: Any) -> Any:
+    def pull(self, request: Any, state: Any, store: Any = None) -> Any:
         news = self._news[request.node.node_id]
-        found = self._found(news, request, state, store)
+        found = self._found(news, request, state)
         if not found.messages_list and self._room.acquire(blocking=False):
             came = news.wait(HOLD)
             self._room.release()
             if came:
-                found = self._found(news, request, state, store)
+                found = self._found(news, request, state)
         answer = type(found)()  # without parts, a question may wait here for long
         answer.CopyFrom(found)
-        parts.hand_out(request, answer, state)
+        parts.hand_out(answer, state)
         return answer
 
-    def _found(self, news: threading.Event, request: Any, state: Any, store: Any) -> Any:
+    def _found(self, news: threading.Event, request: Any, state: Any) -> Any:
         node = request.node.node_id
         state.acknowledge_node_heartbeat(node, internals.HEARTBEAT)
         news.clear()  # before the look: what comes in between is seen, or makes news again
-        found = self._pull(request=request, state=state, store=store)
+        found = self._pull(request=request, state=state, store=state.object_store)
         if found.messages_list:
             self._out[node] = found, AGAIN
         elif node in self._out:
@@ -63,11 +63,7 @@ class Questions:
                 self._out[node] = found, left - 1
         return found
 
-    def confirm(self, request: Any, state: Any, store: Any) -> Any:
-        self._out.pop(request.node.node_id, None)
-        return self._confirm(request=request, state=state, store=store)
-
-    def push(self, request: Any, state: Any, store: Any = None) -> Any:
+    def push(self, request: Any, state: Any) -> Any:
         """A node answers, only for itself: Flower trusts the sender that an answer names."""
         from fastapi import HTTPException
 
@@ -84,7 +80,7 @@ class Questions:
 def answers(pull: Callable[..., Any], request: Any, state: Any, task: Any) -> Any:
     """Flower's handler of the app's looks for answers; an answer that goes out whole needs no receipt."""
     found = pull(request, state, task)
-    for name in parts.hand_out(request, found, state):
+    for name in parts.hand_out(found, state):
         state.object_store.delete(name)
     return found
 

@@ -40,14 +40,10 @@ from fedgrec.federation.flower.internals import (
     PushMessagesRequest,
     RuntimeVersionHttpInterceptor,
     SendNodeHeartbeatRequest,
-    confirm_received,
-    iterate_object_tree,
     message_from_proto,
     private,
-    pull_object,
-    pull_objects,
 )
-from fedgrec.federation.flower.records import PARTS, POLL, PacketError, in_brief, message_of, to_records, words_of
+from fedgrec.federation.flower.records import message_of, to_records, words_of
 from fedgrec.federation.node.contact import Contact
 from fedgrec.federation.node.gateway import NodeProcess, node_folders
 from fedgrec.federation.node.store import NodeStore
@@ -189,33 +185,21 @@ class Link:
         """The next message with all its parts, or None."""
         self.looking = True
         try:
-            found = self.looks.PullMessages(parts.asking(PullMessagesRequest(node=self.node)))
+            found = self.looks.PullMessages(PullMessagesRequest(node=self.node))
         finally:
             self.looking = False
         self.contact.hear()
         if not found.messages_list:
             return None
         about, tree = message_from_proto(found.messages_list[0]), found.message_object_trees[0]
-        run, name = about.metadata.run_id, about.metadata.message_id
-        *others, root = [part.object_id for part in iterate_object_tree(tree)]
-        if len(others) > PARTS:
-            raise PacketError(f"a message of {len(others)} parts came in")
-        if (here := parts.riding(found)).keys() >= {*others, root}:
-            return message_of(name, here)
-        pull = pull_object(again(self.client.PullObject), self.node, run)
-        pulled = partial(pull_objects, pull_object_fn=pull, initial_backoff=POLL / 4, max_time=BUSY)
-        # A message is announced before its parts are there. The root comes last: if we wait for the root first, we ask
-        # for the other parts only once.
-        contents = pulled([root], backoff_cap=POLL) | pulled(others)
-        with contextlib.suppress(httpx.TransportError):  # it is here, whether or not the server hears of that
-            confirm_received(again(self.client.ConfirmMessageReceived), self.node, run)(name)
-        return message_of(name, contents)
+        here = parts.riding(found)
+        contents = parts.received(self.client, about.metadata.run_id, tree, here, self.node, again, max_time=BUSY)
+        return message_of(about.metadata.message_id, contents)
 
     def send(self, reply: Message) -> None:
         times = [0.0]  # the server must not learn how long an answer took
-        parts.send(
-            self.client, PushMessagesRequest(node=self.node, clientapp_runtime_list=times), [reply], self.node, again
-        )
+        request = PushMessagesRequest(node=self.node, clientapp_runtime_list=times)
+        parts.send(self.client, request, [reply], self.node, again)
 
 
 def _work(link: Link, reply: Callable[[Message], RecordDict], meanwhile: Callable[[Packet], None]) -> None:
@@ -268,6 +252,6 @@ def _content(message: Message, reply: Callable[[Message], RecordDict]) -> Record
 
 def _as_reply(message: Message, content: RecordDict) -> Message:
     """A reply with the times of its question, which are the server's: our clock may be wrong."""
-    reply = Message(in_brief(content), reply_to=message)
+    reply = Message(content, reply_to=message)
     reply.metadata.created_at, reply.metadata.ttl = message.metadata.created_at, message.metadata.ttl
     return reply

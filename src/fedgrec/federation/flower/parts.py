@@ -1,8 +1,8 @@
 """The parts of a message, in the call that announces the message.
 
 Flower announces a message, and then each of its parts takes a call of its own. Here parts travel in fields that
-Flower's types lack: protobuf keeps and hands on what it does not know. A side that overlooks these fields, or finds no
-room in them, sends and asks for parts one by one, as Flower does.
+Flower's types lack: protobuf hands on what it does not know. A side that overlooks these fields, or finds no room in
+them, sends and asks for parts one by one, as Flower does.
 """
 
 from collections.abc import Callable, Iterable, Mapping
@@ -17,12 +17,16 @@ from fedgrec.federation.flower.internals import (
     iterate_object_tree,
     message_to_proto,
     no_object_id_recompute,
+    pull_object,
+    pull_objects,
     push_object,
     push_objects,
     remove_content_from_message,
 )
+from fedgrec.federation.flower.records import PARTS, POLL, PacketError
 
-ROOM = 2**23  # the most bytes of parts in one call
+ROOM = 2**22  # the most bytes of parts in one call
+Wrap = Callable[[Any], Any]  # how calls that are tried again are wrapped
 
 
 def _fields() -> Any:
@@ -32,7 +36,6 @@ def _fields() -> Any:
     ours = file.message_type.add(name="Fields")
     ours.field.add(name="names", number=1001, type=kind.TYPE_STRING, label=kind.LABEL_REPEATED)
     ours.field.add(name="contents", number=1002, type=kind.TYPE_BYTES, label=kind.LABEL_REPEATED)
-    ours.field.add(name="wanted", number=1003, type=kind.TYPE_BOOL, label=kind.LABEL_OPTIONAL)
     pool = descriptor_pool.DescriptorPool()
     pool.AddSerializedFile(file.SerializeToString())
     return message_factory.GetMessageClass(pool.FindMessageTypeByName("fedgrec.Fields"))
@@ -41,26 +44,19 @@ def _fields() -> Any:
 Fields = _fields()
 
 
-def asking(request: Any) -> Any:
-    """The same request, for messages with their parts."""
-    request.MergeFromString(Fields(wanted=True).SerializeToString())
-    return request
+def load(call: Any, parts: Mapping[str, bytes]) -> Any:
+    """The same call with these parts in it."""
+    call.MergeFromString(Fields(names=parts.keys(), contents=parts.values()).SerializeToString())
+    return call
 
 
 def riding(call: Any) -> dict[str, bytes]:
-    """The parts in a call."""
     found = Fields.FromString(call.SerializeToString())
     return dict(zip(found.names, found.contents, strict=False))
 
 
-def _load(call: Any, parts: Mapping[str, bytes]) -> None:
-    call.MergeFromString(Fields(names=parts.keys(), contents=parts.values()).SerializeToString())
-
-
-def send(
-    client: Any, request: Any, messages: Iterable[Message], node: Any, call: Callable[[Any], Any] = lambda way: way
-) -> Any:
-    """Announce messages with as many of their parts as there is room for, then send the others; `call` wraps calls."""
+def send(client: Any, request: Any, messages: Iterable[Message], node: Any, wrap: Wrap = lambda call: call) -> Any:
+    """Announce messages with as many of their parts as there is room for, then send the others."""
     objects: dict[str, Any] = {}
     parts: dict[str, bytes] = {}
     with no_object_id_recompute():  # otherwise Flower writes and hashes every part a few times over
@@ -69,16 +65,27 @@ def send(
             objects |= get_all_nested_objects(message)
             request.messages_list.append(message_to_proto(remove_content_from_message(message)))
             request.message_object_trees.append(get_object_tree(message))
-            run = message.metadata.run_id
         room = ROOM
         for name, content in ((name, part.deflate()) for name, part in objects.items()):
             if len(content) <= room:
                 parts[name], room = content, room - len(content)
-        _load(request, parts)
-        answer = call(client.PushMessages)(request)
-        push = push_object(call(client.PushObject), node, run, answer.session_id)
+        answer = wrap(client.PushMessages)(load(request, parts))
+        push = push_object(wrap(client.PushObject), node, message.metadata.run_id, answer.session_id)
         push_objects(objects, push, object_ids_to_push=set(answer.objects_to_push))
     return answer
+
+
+def received(
+    client: Any, run: int, tree: Any, here: dict[str, bytes], node: Any, wrap: Wrap = lambda call: call, **most: Any
+) -> dict[str, bytes]:
+    """The parts of the message that was announced with this tree: those that came with it, or we ask for them."""
+    names = [part.object_id for part in iterate_object_tree(tree)]
+    if len(names) > PARTS:
+        raise PacketError(f"a message of {len(names)} parts came in")
+    if here.keys() >= set(names):
+        return {name: here[name] for name in names}
+    pull = pull_object(wrap(client.PullObject), node, run)
+    return dict(pull_objects(names, pull, initial_backoff=POLL / 4, backoff_cap=POLL, **most))
 
 
 # ------------------------------------------------------------------------------------------- in the SuperLink
@@ -93,16 +100,15 @@ def keep(request: Any, answer: Any, state: Any) -> None:
     answer.objects_to_push[:] = missing
 
 
-def hand_out(request: Any, answer: Any, state: Any) -> list[str]:
-    """Load the parts of the messages in this answer, if the caller asks for them; returns messages that are whole."""
+def hand_out(answer: Any, state: Any) -> list[str]:
+    """Load the parts of messages into this answer as long as there is room; returns the messages that are whole."""
     parts: dict[str, bytes] = {}
-    whole, room = [], ROOM * Fields.FromString(request.SerializeToString()).wanted
+    whole, room = [], ROOM
     for message, tree in zip(answer.messages_list, answer.message_object_trees, strict=True):
         names = [part.object_id for part in iterate_object_tree(tree)]
         its = {name: state.get_object(message.metadata.run_id, name) for name in names}
-        size = sum(len(content or b"") for content in its.values())
-        if all(its.values()) and size <= room:
+        if all(its.values()) and (size := sum(map(len, its.values()))) <= room:
             parts, room = parts | its, room - size
             whole.append(message.metadata.message_id)
-    _load(answer, parts)
+    load(answer, parts)
     return whole

@@ -24,7 +24,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from anyio import to_thread
+from anyio import CapacityLimiter, to_thread
 
 from fedgrec.federation.common.web import is_address
 from fedgrec.federation.flower import internals
@@ -58,15 +58,16 @@ LIMITS = {
     "timeout_graceful_shutdown": 1,  # looks for work wait
 }
 CLOSE, UNAUTHORIZED = (b"connection", b"close"), 401
-RUNS = "/v1/runtime/"  # calls of the server's app
-# Calls that come for every message: Flower's types and handlers, or what we put in their place.
+LOOK, RUNS = NODES + "pull-messages", "/v1/runtime/"  # a node's look for work; calls of the server's app
+# Calls that come for every message: their types, and Flower's handlers or what we put in their place.
 CALLS = {
-    NODES + "pull-messages": ("PullMessagesRequest", "pull_messages"),
+    LOOK: ("PullMessagesRequest", "pull_messages"),
     NODES + "push-messages": ("PushMessagesRequest", "push_messages"),
     RUNS + "pull-messages": ("PullAppMessagesRequest", "pull_answers"),
     RUNS + "push-messages": ("PushAppMessagesRequest", "push_questions"),
     RUNS + "get-nodes": ("GetNodesRequest", "get_nodes"),
 }
+BRIEF = CapacityLimiter(2)  # calls at a time that do not wait: each holds a few copies of the parts in it
 CHILDREN = "fedgrec.federation.flower.children"
 log = logging.getLogger("fedgrec.server")
 
@@ -170,8 +171,10 @@ class Door:
                 await answered({"type": "http.response.start", "status": status or 413, "headers": [CLOSE]})
                 await send({"type": "http.response.body", "body": b""})
             else:
-                app = answered_at_once if scope["path"] in CALLS and scope["method"] == "POST" else self.app
-                await app(scope, _once(body, receive), answered)
+                if scope["path"] in CALLS and scope["method"] == "POST":
+                    await answer_call(scope, body, answered)
+                else:
+                    await self.app(scope, _once(body, receive), answered)
                 self.has_begun |= scope["path"] == BEGIN
 
     def _name_wrong_clock(self, scope: Scope) -> None:
@@ -215,34 +218,28 @@ def _once(body: bytes, receive: Receive) -> Receive:
 
 
 def call(request: Any, body: bytes) -> Any:
-    """Answer a call: what Flower's layers around its handlers do for one."""
+    """Answer a call, as Flower's layers around its handlers would."""
     from starlette.responses import Response
 
     (kind, handler), state = CALLS[request.url.path], internals.get_linkstate(request)
     message = request.state.protobuf_request = getattr(internals, kind).FromString(body)
-    more: dict[str, Any] = {}
-    if not request.url.path.startswith(NODES):
-        more["task"] = internals.authenticate_task(request, request.headers.get(internals.TASK_TOKEN_HEADER), state)
-    else:
+    if request.url.path.startswith(NODES):
         internals.authenticate_node(request)
-        more["store"] = state.object_store
-    answer = getattr(internals, handler)(request=message, state=state, **more)
-    return Response(answer.SerializeToString(), media_type=internals.PROTOBUF_MEDIA_TYPE)
+        who = {}
+    else:
+        who = {"task": internals.authenticate_task(request, request.headers.get(internals.TASK_TOKEN_HEADER), state)}
+    answer = getattr(internals, handler)(request=message, state=state, **who)
+    return Response(answer.SerializeToString(), media_type="application/protobuf")
 
 
-async def answered_at_once(scope: Scope, receive: Receive, send: Any) -> None:
-    """Answer a call that comes for every message.
-
-    Flower has nine middlewares and a router around its handlers, which took two thirds of the SuperLink's time.
-    """
+async def answer_call(scope: Scope, body: bytes, send: Any) -> None:
+    """An ASGI app for `CALLS`: Flower's nine middlewares and its router took two thirds of the SuperLink's time."""
     from fastapi import Request
 
-    request = Request(scope, receive)
+    async def called(request: Any) -> Any:
+        return await to_thread.run_sync(call, request, body, limiter=None if scope["path"] == LOOK else BRIEF)
 
-    async def called(_: Any) -> Any:
-        return await to_thread.run_sync(call, request, await request.body())
-
-    await (await internals.http_error_translator(request, called))(scope, receive, send)
+    await (await internals.http_error_translator(Request(scope), called))(scope, None, send)
 
 
 def http_server(app: Any, **options: Any) -> Any:
@@ -287,9 +284,8 @@ def main() -> None:
     door = Middleware(Door, secret=os.environ[SECRET], body=int(os.environ[BODY]), listener=listener)
     before, superexec = internals.middlewares, internals.superexec_command
     internals.replace("middlewares", lambda: (door, *before()))  # Flower's own hook for this
-    questions = Questions(internals.pull_messages, internals.message_received, internals.push_messages)
+    questions = Questions(internals.pull_messages, internals.push_messages)
     internals.replace("pull_messages", questions.pull)
-    internals.replace("message_received", questions.confirm)
     internals.replace("push_messages", questions.push)
     internals.replace("push_questions", partial(questions.announced, internals.push_questions))
     internals.replace("pull_answers", partial(answers, internals.pull_answers))
