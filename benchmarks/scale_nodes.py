@@ -4,7 +4,10 @@ processes   3, 10 and 30 nodes of 50 users of the demo with defaults, each node 
 threads     the same 30, and 100 nodes, as light stand-ins: a few processes hold them all, with a thread for each. Each
             has its own folder, keys, connections and secure sums, so the server has the same work
 
-Processor seconds are the sum over a party's threads; other load on the machine alters them less than the time of day.
+Processor seconds are those of all of a party's processes and threads. Other load on the machine alters them less than
+the time that a round takes.
+
+`python -m benchmarks.scale_nodes` draws docs/nodes.png from the kept result.
 """
 
 import json
@@ -20,6 +23,8 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
+from benchmarks.common import RESULTS
+from benchmarks.drawing import BLUE, GREEN, GREY, INK, RED, new_figure, png, set_frame
 from benchmarks.federation import federation
 from fedgrec.federation.common.network import CA, NodeNetwork, read_flower_key, read_network
 from fedgrec.federation.flower.processes import Processes, end_with_parent
@@ -32,6 +37,8 @@ USERS, ROUNDS, WARM = 50, 12, 4  # users of a node; training rounds; those at th
 NODES, LIGHT, TOGETHER = (3, 10, 30), (30, 100), 25  # nodes of a process that holds light ones
 IDLE = 3.0  # seconds after the last node has joined, in which the SuperLink rests
 LIMITS = {"seconds": 8.0, "superlink_mb_a_node": 5.0}  # of 30 nodes
+PARTIES = ("superlink", "app", "nodes")
+PICTURE = RESULTS.parents[1] / "docs" / "nodes.png"
 PIDS, FOUND = "bench-pids.json", "bench-rounds.json"
 TICKS = os.sysconf("SC_CLK_TCK")
 APP = f"""
@@ -69,7 +76,6 @@ class Looks:
 
     def __init__(self, folder: Path) -> None:
         self.folder, self.found = folder, list[dict[str, Any]]()
-        self.idle = 0.0
 
     def joined(self, name: str, users: int) -> None: ...
     def evaluated(self, line: dict[str, Any]) -> None: ...
@@ -168,15 +174,14 @@ def measure(
     def each(key: str) -> float:
         return statistics.median(b[key] - a[key] for a, b in trained)
 
-    parties = ("superlink", "app", "nodes")
     return {
         "nodes": nodes,
         "users": nodes * users,
         "rounds": len(trained),
         "lost": lost,
         "seconds": statistics.median(b["seconds"] for _, b in trained),
-        "cpu_seconds": {party: each(party) for party in parties},
-        "cpu_seconds_in_all": statistics.median(sum(b[p] - a[p] for p in parties) for a, b in trained),
+        "cpu_seconds": {party: each(party) for party in PARTIES},
+        "cpu_seconds_in_all": statistics.median(sum(b[p] - a[p] for p in PARTIES) for a, b in trained),
         "bytes_up_a_node": statistics.median(b["up"] for _, b in trained) / nodes,
         "bytes_down_a_node": statistics.median(b["down"] for _, b in trained) / nodes,
         "superlink_idle_mb": idle,
@@ -187,5 +192,58 @@ def measure(
     }
 
 
+def bench(quick: bool = False) -> dict[str, Any]:
+    """All federations, one after the other."""
+    result: dict[str, Any] = {"users_a_node": 4 if quick else USERS, "limits": LIMITS}
+    for how, start, sizes in (("processes", start_apart, NODES), ("threads", start_light, LIGHT)):
+        result[how] = {}
+        for nodes in (3,) if quick else sizes:
+            result[how][nodes] = measure(nodes, start, WARM + 1 if quick else ROUNDS, result["users_a_node"])
+            print(f"{nodes} nodes, {how}: {result[how][nodes]}", flush=True)
+    return result
+
+
+def summary(result: dict[str, Any]) -> list[str]:
+    lines = [
+        f"{'nodes':>12}{'round s':>10}{'CPU s':>10}{'SuperLink':>11}{'app':>8}{'nodes':>8}{'MB a node':>11}{'lost':>6}"
+    ]
+    for how in ("processes", "threads"):
+        for nodes, m in result[how].items():
+            cpu_ = "".join(
+                f"{m['cpu_seconds'][party]:>{width}.2f}" for party, width in zip(PARTIES, (11, 8, 8), strict=True)
+            )
+            lines.append(
+                f"{nodes:>5} {how[:6]}{m['seconds']:>10.1f}{m['cpu_seconds_in_all']:>10.1f}{cpu_}"
+                f"{m['superlink_mb_a_node']:>11.1f}{len(m['lost']):>6}"
+            )
+    limits = result["limits"]
+    return [*lines, f"asked of 30 nodes: {limits['seconds']:.0f} s, {limits['superlink_mb_a_node']:.0f} MB a node"]
+
+
+def draw(result: dict[str, Any]) -> bytes:
+    """Processor seconds of a round, and the SuperLink's memory, over the number of nodes."""
+    figure = new_figure(8.4, 3.4)
+    costs, memory = figure.subplots(1, 2)
+    found = {int(nodes): m for how in ("threads", "processes") for nodes, m in result[how].items()}
+    sizes = sorted(found)
+    for party, name, colour in zip(
+        PARTIES, ("SuperLink", "the server's app", "all nodes"), (BLUE, RED, GREEN), strict=True
+    ):
+        costs.plot(sizes, [found[n]["cpu_seconds"][party] for n in sizes], "o-", color=colour, label=name)
+    memory.plot(sizes, [found[n]["superlink_peak_mb"] for n in sizes], "o-", color=BLUE, label="SuperLink")
+    allowed = [found[n]["superlink_idle_mb"] + result["limits"]["superlink_mb_a_node"] * n for n in sizes]
+    memory.plot(sizes, allowed, "--", color=GREY, label="idle, and 5 MB a node")
+    set_frame(costs, "Processor seconds of a round", "nodes, of 50 people each")
+    set_frame(memory, "The SuperLink's memory, MB", "nodes, of 50 people each")
+    for axes in (costs, memory):
+        axes.set_ylim(bottom=0)
+        axes.set_xticks(sizes)
+        axes.legend(frameon=False, fontsize=9, labelcolor=INK)
+    return png(figure)
+
+
 if __name__ == "__main__":
-    light(map(Path, sys.argv[1:]))
+    if folders := sys.argv[1:]:
+        light(map(Path, folders))
+    else:
+        PICTURE.write_bytes(draw(json.loads((RESULTS / "scale_nodes.json").read_text())["result"]))

@@ -459,7 +459,7 @@ def test_a_servers_answer_is_neither_endless_nor_packed(monkeypatch: pytest.Monk
 # Whose answer it is
 
 
-@pytest.mark.parametrize("path", ["/v1/fleet/push-messages", superlink.LOOK])
+@pytest.mark.parametrize("path", ["/v1/fleet/push-messages", "/v1/fleet/pull-messages"])
 def test_every_call_is_signed_by_the_node_that_it_is_about(
     edge: Edge, path: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

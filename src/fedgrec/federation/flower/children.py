@@ -8,12 +8,11 @@ secret of this start. No error of the network ends them: the server ends them wh
 import os
 import subprocess
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from types import SimpleNamespace
 from typing import Any
 
 import httpx
-from flwr.app import Message
 
 from fedgrec.federation.flower import internals, parts
 from fedgrec.federation.flower.clients import AGAIN, Secret, connected, is_distrust
@@ -52,10 +51,9 @@ def patience() -> Any:
     return invoker
 
 
-def send_questions(grid: Any, run: int, messages: Iterable[Message]) -> list[str]:
-    """Flower's `HttpGrid._try_push_messages`, with the parts of messages in one call."""
+def send_questions(grid: Any, run: int, messages: Any) -> Any:
     client = internals.private(grid, "_runtime_client")
-    return list(parts.send(client, internals.PushAppMessagesRequest(), messages, grid.node).message_ids)
+    return parts.send(client, internals.PushAppMessagesRequest(), messages, grid.node).message_ids
 
 
 def main() -> None:

@@ -10,6 +10,7 @@ from fedgrec.federation.flower import internals, parts
 
 STARTING = 300.0  # seconds more that the server's app has to start
 HOLD, MOST_HELD = 45.0, 500  # seconds that a look for work waits; looks that may wait together
+REST = 1.0  # seconds that a look for answers waits; what Flower itself says, such as that a node is gone, ends no wait
 AGAIN = 3  # times that a question without an answer is handed out again
 
 
@@ -28,6 +29,7 @@ class Questions:
         self._news = defaultdict[int, threading.Event](threading.Event)  # by node: whether there may be a question
         self._out: dict[int, tuple[Any, int]] = {}  # by node: its question, and how often it may still be handed out
         self._room = threading.Semaphore(MOST_HELD)
+        self._answered, self._came = set[str](), threading.Condition()  # questions whose answers wait for the app
 
     def announced(self, push: Callable[..., Any], request: Any, state: Any, task: Any) -> Any:
         """The server's app has questions."""
@@ -74,15 +76,21 @@ class Questions:
             state.object_store.delete(question.messages_list[0].metadata.message_id)
         answer = self._push(request=request, state=state)
         parts.keep(request, answer, state)
+        with self._came:
+            self._answered.update(message.metadata.reply_to_message_id for message in request.messages_list)
+            self._came.notify_all()
         return answer
 
-
-def answers(pull: Callable[..., Any], request: Any, state: Any, task: Any) -> Any:
-    """Flower's handler of the app's looks for answers; an answer that goes out whole needs no receipt."""
-    found = pull(request, state, task)
-    for name in parts.hand_out(found, state):
-        state.object_store.delete(name)
-    return found
+    def answers(self, pull: Callable[..., Any], request: Any, state: Any, task: Any) -> Any:
+        """The app looks for answers, and waits for one. An answer that goes out whole needs no receipt."""
+        asked = set(request.message_ids)
+        with self._came:
+            self._came.wait_for(lambda: asked & self._answered, REST)
+            self._answered -= asked
+        found = pull(request, state, task)
+        for name in parts.hand_out(found, state):
+            state.object_store.delete(name)
+        return found
 
 
 def patient_claim(claim: Callable[[Any, int], str | None]) -> Callable[[Any, int], str | None]:

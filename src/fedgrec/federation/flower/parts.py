@@ -5,7 +5,7 @@ Flower's types lack: protobuf hands on what it does not know. A side that overlo
 them, sends and asks for parts one by one, as Flower does.
 """
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from flwr.app import Message
@@ -25,8 +25,7 @@ from fedgrec.federation.flower.internals import (
 )
 from fedgrec.federation.flower.records import PARTS, POLL, PacketError
 
-ROOM = 2**22  # the most bytes of parts in one call
-Wrap = Callable[[Any], Any]  # how calls that are tried again are wrapped
+ROOM = 5 * 2**20  # the most bytes of parts in one call: a piece and more
 
 
 def _fields() -> Any:
@@ -55,28 +54,26 @@ def riding(call: Any) -> dict[str, bytes]:
     return dict(zip(found.names, found.contents, strict=False))
 
 
-def send(client: Any, request: Any, messages: Iterable[Message], node: Any, wrap: Wrap = lambda call: call) -> Any:
+def send(client: Any, request: Any, messages: Iterable[Message], node: Any, again: Any = lambda call: call) -> Any:
     """Announce messages with as many of their parts as there is room for, then send the others."""
-    objects: dict[str, Any] = {}
-    parts: dict[str, bytes] = {}
+    objects, parts, room = dict[str, Any](), dict[str, bytes](), ROOM
     with no_object_id_recompute():  # otherwise Flower writes and hashes every part a few times over
         for message in messages:
             message.metadata.__dict__["_message_id"] = message.object_id
             objects |= get_all_nested_objects(message)
             request.messages_list.append(message_to_proto(remove_content_from_message(message)))
             request.message_object_trees.append(get_object_tree(message))
-        room = ROOM
         for name, content in ((name, part.deflate()) for name, part in objects.items()):
             if len(content) <= room:
                 parts[name], room = content, room - len(content)
-        answer = wrap(client.PushMessages)(load(request, parts))
-        push = push_object(wrap(client.PushObject), node, message.metadata.run_id, answer.session_id)
+        answer = again(client.PushMessages)(load(request, parts))
+        push = push_object(again(client.PushObject), node, message.metadata.run_id, answer.session_id)
         push_objects(objects, push, object_ids_to_push=set(answer.objects_to_push))
     return answer
 
 
 def received(
-    client: Any, run: int, tree: Any, here: dict[str, bytes], node: Any, wrap: Wrap = lambda call: call, **most: Any
+    client: Any, run: int, tree: Any, here: dict[str, bytes], node: Any, again: Any = lambda call: call, **most: Any
 ) -> dict[str, bytes]:
     """The parts of the message that was announced with this tree: those that came with it, or we ask for them."""
     names = [part.object_id for part in iterate_object_tree(tree)]
@@ -84,15 +81,12 @@ def received(
         raise PacketError(f"a message of {len(names)} parts came in")
     if here.keys() >= set(names):
         return {name: here[name] for name in names}
-    pull = pull_object(wrap(client.PullObject), node, run)
+    pull = pull_object(again(client.PullObject), node, run)
     return dict(pull_objects(names, pull, initial_backoff=POLL / 4, backoff_cap=POLL, **most))
 
 
-# ------------------------------------------------------------------------------------------- in the SuperLink
-
-
 def keep(request: Any, answer: Any, state: Any) -> None:
-    """Store the parts that came with announced messages, and ask for the others alone."""
+    """In the SuperLink: store the parts that came with announced messages, and ask for the others alone."""
     run, missing = request.messages_list[0].metadata.run_id, dict.fromkeys(answer.objects_to_push)
     for name, content in riding(request).items():
         if name in missing and state.store_object(run, answer.session_id, name, content):
@@ -101,9 +95,8 @@ def keep(request: Any, answer: Any, state: Any) -> None:
 
 
 def hand_out(answer: Any, state: Any) -> list[str]:
-    """Load the parts of messages into this answer as long as there is room; returns the messages that are whole."""
-    parts: dict[str, bytes] = {}
-    whole, room = [], ROOM
+    """In the SuperLink: load messages' parts into this answer while there is room; returns messages that are whole."""
+    parts, whole, room = dict[str, bytes](), list[str](), ROOM
     for message, tree in zip(answer.messages_list, answer.message_object_trees, strict=True):
         names = [part.object_id for part in iterate_object_tree(tree)]
         its = {name: state.get_object(message.metadata.run_id, name) for name in names}

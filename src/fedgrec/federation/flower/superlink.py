@@ -29,7 +29,7 @@ from anyio import CapacityLimiter, to_thread
 from fedgrec.federation.common.web import is_address
 from fedgrec.federation.flower import internals
 from fedgrec.federation.flower.connections import AT_A_TIME, Listener
-from fedgrec.federation.flower.handlers import MOST_HELD, Questions, answers, patient_claim
+from fedgrec.federation.flower.handlers import MOST_HELD, Questions, patient_claim
 from fedgrec.federation.flower.processes import end_with_parent
 
 Scope = MutableMapping[str, Any]
@@ -58,12 +58,12 @@ LIMITS = {
     "timeout_graceful_shutdown": 1,  # looks for work wait
 }
 CLOSE, UNAUTHORIZED = (b"connection", b"close"), 401
-LOOK, RUNS = NODES + "pull-messages", "/v1/runtime/"  # a node's look for work; calls of the server's app
+LOOK, RUNS = "pull-messages", "/v1/runtime/"  # a look for work or answers, which waits; calls of the server's app
 # Calls that come for every message: their types, and Flower's handlers or what we put in their place.
 CALLS = {
-    LOOK: ("PullMessagesRequest", "pull_messages"),
+    NODES + LOOK: ("PullMessagesRequest", "pull_messages"),
     NODES + "push-messages": ("PushMessagesRequest", "push_messages"),
-    RUNS + "pull-messages": ("PullAppMessagesRequest", "pull_answers"),
+    RUNS + LOOK: ("PullAppMessagesRequest", "pull_answers"),
     RUNS + "push-messages": ("PushAppMessagesRequest", "push_questions"),
     RUNS + "get-nodes": ("GetNodesRequest", "get_nodes"),
 }
@@ -223,11 +223,11 @@ def call(request: Any, body: bytes) -> Any:
 
     (kind, handler), state = CALLS[request.url.path], internals.get_linkstate(request)
     message = request.state.protobuf_request = getattr(internals, kind).FromString(body)
+    who = dict[str, Any]()
     if request.url.path.startswith(NODES):
         internals.authenticate_node(request)
-        who = {}
     else:
-        who = {"task": internals.authenticate_task(request, request.headers.get(internals.TASK_TOKEN_HEADER), state)}
+        who["task"] = internals.authenticate_task(request, request.headers.get(internals.TASK_TOKEN_HEADER), state)
     answer = getattr(internals, handler)(request=message, state=state, **who)
     return Response(answer.SerializeToString(), media_type="application/protobuf")
 
@@ -237,7 +237,7 @@ async def answer_call(scope: Scope, body: bytes, send: Any) -> None:
     from fastapi import Request
 
     async def called(request: Any) -> Any:
-        return await to_thread.run_sync(call, request, body, limiter=None if scope["path"] == LOOK else BRIEF)
+        return await to_thread.run_sync(call, request, body, limiter=None if scope["path"].endswith(LOOK) else BRIEF)
 
     await (await internals.http_error_translator(Request(scope), called))(scope, None, send)
 
@@ -288,7 +288,7 @@ def main() -> None:
     internals.replace("pull_messages", questions.pull)
     internals.replace("push_messages", questions.push)
     internals.replace("push_questions", partial(questions.announced, internals.push_questions))
-    internals.replace("pull_answers", partial(answers, internals.pull_answers))
+    internals.replace("pull_answers", partial(questions.answers, internals.pull_answers))
     internals.replace("claim_task", patient_claim(internals.claim_task))
     internals.replace("superexec_apart", dict)
     internals.replace("superexec_command", lambda **how: [sys.executable, "-m", CHILDREN, *superexec(**how)])
