@@ -21,7 +21,7 @@ from flwr.proto.message_pb2 import Message as MessageProto
 from flwr.proto.message_pb2 import Metadata as MetadataProto
 from flwr.proto.node_pb2 import Node as NodeProto
 from flwr.proto.node_pb2 import NodeInfo
-from flwr.proto.runtime_pb2 import PushAppMessagesRequest, PushAppMessagesResponse
+from flwr.proto.runtime_pb2 import PullAppMessagesRequest, PushAppMessagesRequest, PushAppMessagesResponse
 
 from fedgrec.federation.common.errors import FederationError
 from fedgrec.federation.common.packets import Packet
@@ -31,6 +31,7 @@ from fedgrec.federation.flower.server_end import FlowerServer
 from fedgrec.federation.flower.superlink import is_here, whole_body
 from fedgrec.federation.setup.start import free_port
 from tests.attacks.test_power_cuts import in_a_process
+from tests.waits import seconds
 
 pytestmark = pytest.mark.usefixtures("a_run")
 
@@ -147,6 +148,20 @@ def test_a_look_for_work_waits_until_there_is_some(monkeypatch: pytest.MonkeyPat
     assert look() == ["question"]
     questions.push(answering(7), state)
     assert look() == ["question"]
+
+
+def test_a_look_for_answers_waits_for_one_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Otherwise the server's app asks many times a second as long as nodes train."""
+    monkeypatch.setattr(handlers, "REST", seconds(60.0))
+    monkeypatch.setattr(handlers.parts, "hand_out", lambda answer, state: [])
+    questions = handlers.Questions(lambda **_: None, lambda request, state: PushMessagesResponse())
+    for late, question in ((0.1, "another"), (0.4, "mine")):
+        answer = answering(7)
+        answer.messages_list[0].metadata.reply_to_message_id = question
+        threading.Timer(late, questions.push, (answer, None)).start()
+    request, begun = PullAppMessagesRequest(message_ids=["mine", "a third"]), time.monotonic()
+    assert questions.answers(lambda request, state, task: "found", request, None, None) == "found"
+    assert 0.3 < time.monotonic() - begun < seconds(30.0)
 
 
 def test_signs_of_life_are_what_flower_knows_of_its_nodes() -> None:

@@ -8,9 +8,9 @@ import pytest
 records = pytest.importorskip(
     "fedgrec.federation.flower.records", reason="needs the extra `deploy`", exc_type=ImportError
 )
-from flwr.app import ConfigRecord, RecordDict  # noqa: E402
+from flwr.app import ConfigRecord, Error, Message, RecordDict  # noqa: E402
 
-from fedgrec.federation.common.packets import Packet  # noqa: E402
+from fedgrec.federation.common.packets import Packet, checked, disagreement  # noqa: E402
 
 pytestmark = pytest.mark.usefixtures("a_run")
 
@@ -82,6 +82,14 @@ def test_bytes_that_are_not_the_array_they_claim_to_be_are_one_sentence(layout: 
     assert good.arrays["t"].tolist() == [0, 0]
     with pytest.raises(records.PacketError, match="without readable arrays"):
         records.from_records(RecordDict({"packet": ConfigRecord({**words, "layout": layout})}))
+
+
+def test_a_node_of_version_5_is_told_apart_from_one_that_fails() -> None:
+    """Its short answers are errors, which cannot be read any more: both sides say which of them to upgrade."""
+    question = Message(records.to_records(Packet("q")), 1, records.ACTION)
+    found = records.read_answer(Message(Error(1000, "UGFja2V0"), reply_to=question))
+    assert checked(found).header["reason"] == disagreement(5, "node", "server")
+    assert "upgrade fedgrec on the node" in disagreement(5, "node", "server")
 
 
 @pytest.mark.parametrize(

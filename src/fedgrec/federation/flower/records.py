@@ -21,7 +21,7 @@ from flwr.app import ConfigRecord, Message, RecordDict
 from numpy.typing import NDArray
 
 from fedgrec.errors import FedgrecError
-from fedgrec.federation.common.packets import UNSAID, Packet, failure
+from fedgrec.federation.common.packets import ERROR, UNSAID, Packet, failure
 from fedgrec.federation.flower.internals import (
     ErrorCode,
     get_object_head_values_from_object_content,
@@ -34,6 +34,7 @@ PIECE = 2**22  # bytes of a packet's arrays that travel together
 PARTS, PART_KINDS = 2**12, {"Message", "RecordDict", "ConfigRecord"}  # the most parts of a message, and their kinds
 POLL = 0.2  # seconds between two looks for answers: more looks would take all of the SuperLink's time
 VERSION = "protocol"
+ERROR_OF_5 = 1000  # nodes that speak version 5 of the protocol put short answers into errors with this code
 SILENT = {ErrorCode.MESSAGE_UNAVAILABLE, ErrorCode.REPLY_MESSAGE_UNAVAILABLE, ErrorCode.NODE_UNAVAILABLE}
 
 
@@ -162,6 +163,8 @@ def read_answer(message: Message) -> Packet | None:
             return from_records(message.content)
     except PacketError as error:
         return failure(error)
+    if message.error.code == ERROR_OF_5:
+        return Packet(ERROR, protocol=5)
     if message.error.code in SILENT:
         return None
     return failure(f"Flower's error {message.error.code}: {message.error.reason}")

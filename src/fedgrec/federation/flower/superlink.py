@@ -44,7 +44,7 @@ UPLOAD = 300.0  # seconds that a request has to arrive
 OWN = 2**31  # the most bytes of a request of the server's own processes
 KEEP = 60  # seconds that a client keeps an unused connection; the SuperLink keeps it longer
 QUIET = {"FLWR_TELEMETRY_ENABLED": "0", "FLWR_DISABLE_UPDATE_CHECK": "1"}  # Flower calls nobody outside
-QUICK = {"FLWR_SUPEREXEC_TASK_POLL_INTERVAL": "0.2"}
+QUICK = {"FLWR_SUPEREXEC_TASK_POLL_INTERVAL": "1.0"}
 # For uvicorn: asyncio's own loop, which takes our listening socket; h11, which bounds headers; no headers in which a
 # caller names its own address.
 LIMITS = {
