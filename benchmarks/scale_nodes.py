@@ -34,7 +34,7 @@ from fedgrec.federation.setup.dataset import Deal
 from fedgrec.federation.setup.start import start_node
 
 USERS, ROUNDS, WARM = 50, 12, 4  # users of a node; training rounds; those at the start, which are not counted
-NODES, LIGHT, TOGETHER = (3, 10, 30), (30, 100), 25  # nodes of a process that holds light ones
+NODES, LIGHT, TOGETHER = (3, 10, 30), (100,), 25  # nodes of a process that holds light ones
 IDLE = 3.0  # seconds after the last node has joined, in which the SuperLink rests
 LIMITS = {"seconds": 8.0, "superlink_mb_a_node": 5.0}  # of 30 nodes
 PARTIES = ("superlink", "app", "nodes")
