@@ -258,8 +258,8 @@ def nodes() -> str:
     return section(
         "Cost of a node",
         f"Training rounds of the demo with the defaults, all on {machine('scale_nodes')}, load "
-        f"{about['machine']['load']:.1f} at the start. Four columns are processor seconds of a round. The {light} nodes "
-        f"are light: a few processes hold them, with a thread for each; to the server they are nodes like others.",
+        f"{about['machine']['load']:.1f} at the start. Four columns are processor seconds of a round. The "
+        f"{light} nodes are light: a few processes hold them, with a thread for each, and the server cannot tell.",
         table(head, rows),
         "![Processor seconds of a round and the SuperLink's memory over the number of nodes](../nodes.png)",
     )

@@ -154,11 +154,15 @@ def test_a_look_for_answers_waits_for_one_of_its_own(monkeypatch: pytest.MonkeyP
     """Otherwise the server's app asks many times a second as long as nodes train."""
     monkeypatch.setattr(handlers, "REST", seconds(60.0))
     monkeypatch.setattr(handlers.parts, "hand_out", lambda answer, state: [])
-    questions = handlers.Questions(lambda **_: None, lambda request, state: PushMessagesResponse())
-    for late, question in ((0.1, "another"), (0.4, "mine")):
-        answer = answering(7)
-        answer.messages_list[0].metadata.reply_to_message_id = question
-        threading.Timer(late, questions.push, (answer, None)).start()
+    state: Any = SimpleNamespace(acknowledge_node_heartbeat=lambda node, interval: None)
+    state.object_store = SimpleNamespace(delete=lambda name: None)
+    handed = {7: "another", 8: "mine"}
+    questions = handlers.Questions(
+        lambda request, state, store: found(handed[request.node.node_id]), lambda request, state: PushMessagesResponse()
+    )
+    for late, node in ((0.1, 7), (0.4, 8)):
+        questions.pull(request=answering(node), state=state)
+        threading.Timer(late, questions.push, (answering(node), state)).start()
     request, begun = PullAppMessagesRequest(message_ids=["mine", "a third"]), time.monotonic()
     assert questions.answers(lambda request, state, task: "found", request, None, None) == "found"
     assert 0.3 < time.monotonic() - begun < seconds(30.0)

@@ -72,13 +72,13 @@ class Questions:
         if any(message.metadata.src_node_id != request.node.node_id for message in request.messages_list):
             raise HTTPException(403, "a node answers for itself alone")
         question, _ = self._out.pop(request.node.node_id, (None, 0))
-        if question:
-            state.object_store.delete(question.messages_list[0].metadata.message_id)
         answer = self._push(request=request, state=state)
         parts.keep(request, answer, state)
-        with self._came:
-            self._answered.update(message.metadata.reply_to_message_id for message in request.messages_list)
-            self._came.notify_all()
+        if question:
+            state.object_store.delete(name := question.messages_list[0].metadata.message_id)
+            with self._came:
+                self._answered.add(name)
+                self._came.notify_all()
         return answer
 
     def answers(self, pull: Callable[..., Any], request: Any, state: Any, task: Any) -> Any:
