@@ -113,6 +113,9 @@ def test_a_look_for_work_is_a_sign_of_life_and_asks_for_what_got_lost(monkeypatc
     assert looks(1) == [[]]
     assert looks(6) == [["second"]] * (1 + handlers.AGAIN) + [[], []], "not for ever"
     assert beats == [7] * 9
+    new = iter([["third"], ["fourth"]])
+    assert looks(2) == [["third"], ["fourth"]]
+    assert dropped == ["first", "third"], "what nobody answers does not stay in memory"
 
 
 def test_a_look_for_work_waits_until_there_is_some(monkeypatch: pytest.MonkeyPatch) -> None:

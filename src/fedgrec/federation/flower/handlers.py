@@ -58,6 +58,7 @@ class Questions:
         news.clear()  # before the look: what comes in between is seen, or makes news again
         found = self._pull(request=request, state=state, store=state.object_store)
         if found.messages_list:
+            self._forget(node, state)  # it never answered the last one
             self._out[node] = found, AGAIN
         elif node in self._out:
             found, left = self._out.pop(node)
@@ -71,15 +72,20 @@ class Questions:
 
         if any(message.metadata.src_node_id != request.node.node_id for message in request.messages_list):
             raise HTTPException(403, "a node answers for itself alone")
-        question, _ = self._out.pop(request.node.node_id, (None, 0))
         answer = self._push(request=request, state=state)
         parts.keep(request, answer, state)
-        if question:
-            state.object_store.delete(name := question.messages_list[0].metadata.message_id)
-            with self._came:
-                self._answered.add(name)
-                self._came.notify_all()
+        with self._came:
+            self._answered |= self._forget(request.node.node_id, state)
+            self._came.notify_all()
         return answer
+
+    def _forget(self, node: int, state: Any) -> set[str]:
+        """Drop the question that a node has; returns its name."""
+        found, _ = self._out.pop(node, (None, 0))
+        names = {message.metadata.message_id for message in found.messages_list} if found else set()
+        for name in names:
+            state.object_store.delete(name)
+        return names
 
     def answers(self, pull: Callable[..., Any], request: Any, state: Any, task: Any) -> Any:
         """The app looks for answers, and waits for one. An answer that goes out whole needs no receipt."""

@@ -15,23 +15,8 @@ from flwr.serverapp import Grid
 
 from fedgrec.federation.common.packets import Packet, failure
 from fedgrec.federation.common.transport import Left, Sign
-from fedgrec.federation.flower import parts
-from fedgrec.federation.flower.internals import (
-    SUPERLINK_NODE_ID,
-    ConfirmMessageReceivedRequest,
-    ObjectPullError,
-    PullAppMessagesRequest,
-    private,
-)
-from fedgrec.federation.flower.records import (
-    ACTION,
-    POLL,
-    PacketError,
-    Shared,
-    message_of,
-    read_answer,
-    to_records,
-)
+from fedgrec.federation.flower import internals, parts
+from fedgrec.federation.flower.records import ACTION, POLL, PacketError, Shared, message_of, read_answer, to_records
 
 TOGETHER = 50  # messages announced at a time, after the first: the parts that all share are there by then
 PULLERS = 4  # threads that pull answers
@@ -105,7 +90,7 @@ class FlowerTransport:
             if isinstance(answer, Exception):
                 raise answer
             address = waiting.get(answer.question)
-            silent = answer.sender == SUPERLINK_NODE_ID and answer.packet is None
+            silent = answer.sender == internals.SUPERLINK_NODE_ID and answer.packet is None
             if address is None or not (answer.sender == address or silent):
                 log.warning("an answer of Flower's node %d to what another was asked is dropped", answer.sender)
                 continue
@@ -133,8 +118,8 @@ class FlowerTransport:
 
 def pull_answers(grid: Any, questions: list[str]) -> Iterator[Answer]:
     """The answers that are there. Flower's own `pull_messages` fails for all if it cannot read one."""
-    client = private(grid, "_runtime_client")
-    found = client.PullMessages(PullAppMessagesRequest(message_ids=questions))
+    client = internals.private(grid, "_runtime_client")
+    found = client.PullMessages(internals.PullAppMessagesRequest(message_ids=questions))
     here = parts.riding(found)
     for about, tree in zip(found.messages_list, found.message_object_trees, strict=True):
         metadata = about.metadata
@@ -142,9 +127,9 @@ def pull_answers(grid: Any, questions: list[str]) -> Iterator[Answer]:
             mine = parts.received(client, metadata.run_id, tree, here, grid.node)
             if (name := metadata.message_id) not in here:  # otherwise Flower has dropped it already
                 which = {"run_id": metadata.run_id, "message_object_id": name}
-                client.ConfirmMessageReceived(ConfirmMessageReceivedRequest(node=grid.node, **which))
+                client.ConfirmMessageReceived(internals.ConfirmMessageReceivedRequest(node=grid.node, **which))
             packet = read_answer(message_of(name, mine))
-        except ObjectPullError:  # the sender did not finish its upload
+        except internals.ObjectPullError:  # the sender did not finish its upload
             packet = None
         except PacketError as error:
             packet = failure(error)
