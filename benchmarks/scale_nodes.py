@@ -167,6 +167,7 @@ def measure(
         finally:
             server.close()
         with ServerStore(open_server(made.server)) as store:
+            people = sum(users for _, _, users in store.nodes())
             lost = [line["reason"] for line in store.sums() if not line["applied"]]
         found = json.loads((made.server / FOUND).read_text())
     trained = [(a, b) for a, b in pairwise(found) if b["stage"] == "train"][WARM:]
@@ -176,7 +177,7 @@ def measure(
 
     return {
         "nodes": nodes,
-        "users": nodes * users,
+        "users": people,
         "rounds": len(trained),
         "lost": lost,
         "seconds": statistics.median(b["seconds"] for _, b in trained),
@@ -233,8 +234,8 @@ def draw(result: dict[str, Any]) -> bytes:
     memory.plot(sizes, [found[n]["superlink_peak_mb"] for n in sizes], "o-", color=BLUE, label="SuperLink")
     allowed = [found[n]["superlink_idle_mb"] + result["limits"]["superlink_mb_a_node"] * n for n in sizes]
     memory.plot(sizes, allowed, "--", color=GREY, label="idle, and 5 MB a node")
-    set_frame(costs, "Processor seconds of a round", "nodes, of 50 people each")
-    set_frame(memory, "The SuperLink's memory, MB", "nodes, of 50 people each")
+    set_frame(costs, "Processor seconds of a round", "nodes")
+    set_frame(memory, "The SuperLink's memory, MB", "nodes")
     for axes in (costs, memory):
         axes.set_ylim(bottom=0)
         axes.set_xticks(sizes)
