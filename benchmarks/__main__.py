@@ -11,8 +11,8 @@ BUSY = 0.5  # load average
 NAMES = (
     "reading", "rounds", "evaluation", "recommend", "serving", "memory", "scale", "lightgcn", "federated",
     "mechanisms", "order", "secagg",
-    "federation", "liveness", "starved", "soak", "year", "batches", "frontier", "poison", "owners", "negatives",
-    "rivals", "gpu",
+    "federation", "scale_nodes", "liveness", "starved", "soak", "year", "batches", "frontier", "poison", "owners",
+    "negatives", "rivals", "gpu",
 )  # fmt: skip
 
 
@@ -219,6 +219,13 @@ def run_federation(quick: bool) -> tuple[dict[str, Any], list[str]]:
     return result, lines
 
 
+def run_scale_nodes(quick: bool) -> tuple[dict[str, Any], list[str]]:
+    from benchmarks import scale_nodes
+
+    result = scale_nodes.bench(quick)
+    return result, scale_nodes.summary(result)
+
+
 def run_liveness(quick: bool) -> tuple[dict[str, Any], list[str]]:
     from benchmarks import liveness
 
@@ -328,6 +335,7 @@ RUN = {
     "order": run_order,
     "secagg": run_secagg,
     "federation": run_federation,
+    "scale_nodes": run_scale_nodes,
     "liveness": run_liveness,
     "starved": run_starved,
     "soak": run_soak,

@@ -26,6 +26,7 @@ def page() -> str:
         secure_sums(),
         mechanisms(),
         federation(),
+        nodes(),
         liveness(),
         starved(),
         soak(),
@@ -234,6 +235,34 @@ def federation() -> str:
         f"On the wire are {over['up']:.1f} % more bytes up and {over['down']:.1f} % more bytes down than computed. "
         f"Gowalla's people on three nodes and the sums of `spectral`, counted on the wire for a node: "
         f"{gowalla['up'] / 3e6:.1f} MB up and {gowalla['down'] / 3e6:.1f} MB down, the served model included.",
+    )
+
+
+def nodes() -> str:
+    found = measured("scale_nodes")
+    rows = [
+        [
+            count,
+            f"{m['users']:,}",
+            f"{m['seconds']:.1f} s",
+            *(f"{m['cpu_seconds'][party]:.1f}" for party in ("superlink", "app", "nodes")),
+            f"{m['cpu_seconds_in_all']:.1f}",
+            f"{m['superlink_idle_mb']:.0f} / {m['superlink_peak_mb']:.0f} MB",
+            f"{m['superlink_mb_a_node']:.1f} MB",
+        ]
+        for how in ("processes", "threads")
+        for count, m in found[how].items()
+    ]
+    head = ["nodes", "people", "a round", "SuperLink", "the server's app", "all nodes", "in all"]
+    head += ["SuperLink at rest / peak", "more, a node"]
+    light, about = next(iter(found["threads"])), kept("scale_nodes")
+    return section(
+        "Cost of a node",
+        f"Training rounds of the demo with the defaults, all on {machine('scale_nodes')}, load "
+        f"{about['machine']['load']:.1f} at the start. Four columns are processor seconds of a round. The "
+        f"{light} nodes are light: a few processes hold them, with a thread for each, and the server cannot tell.",
+        table(head, rows),
+        "![Processor seconds of a round and the SuperLink's memory over the number of nodes](../nodes.png)",
     )
 
 

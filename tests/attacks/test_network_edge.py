@@ -27,6 +27,10 @@ from flwr.app import Array, ArrayRecord, ConfigRecord, Message, RecordDict
 from flwr.app.message import remove_content_from_message
 from flwr.common.constant import SUPERLINK_NODE_ID
 from flwr.common.serde import message_to_proto
+from flwr.proto.fleet_pb2 import PushMessagesRequest, PushMessagesResponse
+from flwr.proto.message_pb2 import Message as MessageProto
+from flwr.proto.message_pb2 import Metadata as MetadataProto
+from flwr.proto.node_pb2 import Node as NodeProto
 from flwr.proto.runtime_pb2 import PullAppMessagesResponse
 from flwr.supercore.inflatable.inflatable_object import get_all_nested_objects, get_object_tree
 from flwr.supercore.primitives.asymmetric import public_key_to_bytes, sign_message
@@ -34,7 +38,17 @@ from flwr.supercore.primitives.asymmetric import public_key_to_bytes, sign_messa
 from fedgrec.federation.common import certificates
 from fedgrec.federation.common.packets import Packet
 from fedgrec.federation.common.transport import within
-from fedgrec.federation.flower import children, clients, connections, handlers, records, superlink, transport
+from fedgrec.federation.flower import (
+    children,
+    clients,
+    connections,
+    handlers,
+    internals,
+    parts,
+    records,
+    superlink,
+    transport,
+)
 from fedgrec.federation.flower.client_app import answer
 from fedgrec.federation.node.gateway import NodeProcess
 from fedgrec.federation.setup.start import free_port
@@ -408,7 +422,7 @@ def test_parts_that_are_no_message_are_a_failure(broken: bytes) -> None:
 @pytest.mark.usefixtures("a_run")
 def test_a_message_of_too_many_parts_is_not_fetched(monkeypatch: pytest.MonkeyPatch) -> None:
     """An enrolled node announces an answer of a million parts."""
-    monkeypatch.setattr(transport, "PARTS", 5)
+    monkeypatch.setattr(parts, "PARTS", 5)
     many = RecordDict({str(i): ConfigRecord({"i": i}) for i in range(9)})
     bad = Message(many, reply_to=asked(1, "a"))
     (found,) = transport.pull_answers(Runtime((bad, bad)), ["a"])
@@ -445,17 +459,50 @@ def test_a_servers_answer_is_neither_endless_nor_packed(monkeypatch: pytest.Monk
 # Whose answer it is
 
 
+@pytest.mark.parametrize("path", ["/v1/fleet/push-messages", "/v1/fleet/pull-messages"])
+def test_every_call_is_signed_by_the_node_that_it_is_about(
+    edge: Edge, path: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An enrolled node, once it is in, calls as another node or leaves the signature out."""
+    taken: list[int] = []
+
+    def take(request: Any, state: Any) -> PushMessagesResponse:
+        taken.append(request.node.node_id)
+        return PushMessagesResponse()
+
+    for handler in ("push_messages", "pull_messages"):
+        monkeypatch.setattr(f"{internals.HANDLERS}.{handler}", take)
+    monkeypatch.setattr("flwr.supercore.error.http.log", lambda *_: None)
+    host, called = ("127.0.0.1", edge.port), list[int]()
+    with contextlib.closing(http.client.HTTPSConnection(*host, context=clients.tls(edge.ca))) as connection:
+        for node, headers in ((7, signature(edge.key)), (8, signature(edge.key)), (7, {})):
+            body = PushMessagesRequest(node=NodeProto(node_id=node)).SerializeToString()
+            connection.request("POST", path, body, headers)
+            response = connection.getresponse()
+            response.read()
+            called.append(response.status)
+    assert (called, taken) == ([200, 401, 401], [7])
+
+
 def test_the_superlink_takes_a_nodes_own_answers_alone() -> None:
     """An enrolled node pushes an answer that names another node as its sender: Flower itself would accept it."""
     from fastapi import HTTPException
 
     taken: list[Any] = []
-    push = handlers.own_answers(lambda request, state: taken.append(request))
-    named = [SimpleNamespace(metadata=SimpleNamespace(src_node_id=sender)) for sender in (7, 8)]
-    push(request=SimpleNamespace(node=SimpleNamespace(node_id=7), messages_list=named[:1]), state=None)
-    for messages in (named[1:], named):
+
+    def take(request: Any, state: Any) -> PushMessagesResponse:
+        taken.append(request)
+        return PushMessagesResponse()
+
+    def push(*senders: int) -> None:
+        named = [MessageProto(metadata=MetadataProto(src_node_id=sender)) for sender in senders]
+        request = PushMessagesRequest(node=NodeProto(node_id=7), messages_list=named)
+        handlers.Questions(lambda **_: None, take).push(request=request, state=None)
+
+    push(7)
+    for senders in ((8,), (7, 8)):
         with pytest.raises(HTTPException):
-            push(request=SimpleNamespace(node=SimpleNamespace(node_id=7), messages_list=messages), state=None)
+            push(*senders)
     assert len(taken) == 1
 
 
@@ -473,7 +520,8 @@ def test_an_answer_is_its_senders_whatever_it_says_inside() -> None:
 def test_an_answer_to_what_another_node_was_asked_is_dropped() -> None:
     """The SuperLink passes a node's answer to another node's question: the server still waits for the other node."""
     came = [[transport.Answer("m2", sender, Packet(str(sender)))] for sender in (11, SUPERLINK_NODE_ID, 12)]
-    grid: Any = SimpleNamespace(push_messages=lambda messages: ["m1", "m2"])
+    names = {11: "m1", 12: "m2"}
+    grid: Any = SimpleNamespace(push_messages=lambda messages: [names[m.metadata.dst_node_id] for m in messages])
 
     def pull(names: list[str]) -> list[transport.Answer]:
         return came.pop(0) if "m2" in names and came else []

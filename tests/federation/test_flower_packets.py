@@ -17,7 +17,12 @@ pytest.importorskip("flwr", reason="needs the extra `deploy`", exc_type=ImportEr
 import httpx
 from flwr.app import Error, Message
 from flwr.common.constant import ErrorCode, Status
+from flwr.proto.fleet_pb2 import PullMessagesResponse, PushMessagesRequest, PushMessagesResponse
+from flwr.proto.message_pb2 import Message as MessageProto
+from flwr.proto.message_pb2 import Metadata as MetadataProto
+from flwr.proto.node_pb2 import Node as NodeProto
 from flwr.proto.node_pb2 import NodeInfo
+from flwr.proto.runtime_pb2 import PullAppMessagesRequest, PushAppMessagesRequest, PushAppMessagesResponse
 from flwr.proto.task_pb2 import TaskStatus
 from flwr.server.superlink.linkstate.in_memory_linkstate import InMemoryLinkState
 
@@ -29,6 +34,7 @@ from fedgrec.federation.flower.server_end import FlowerServer
 from fedgrec.federation.flower.superlink import is_here, whole_body
 from fedgrec.federation.setup.start import free_port
 from tests.attacks.test_power_cuts import in_a_process
+from tests.waits import seconds
 
 pytestmark = pytest.mark.usefixtures("a_run")
 
@@ -78,49 +84,94 @@ def exchange(plan: dict[int, tuple[float, Any]], seconds: float = 1.0) -> tuple[
     return got, time.monotonic() - begun, (grid, link)
 
 
+def found(*names: str) -> PullMessagesResponse:
+    """What a look for work finds."""
+    return PullMessagesResponse(messages_list=[MessageProto(metadata=MetadataProto(message_id=name)) for name in names])
+
+
+def answering(node: int) -> PushMessagesRequest:
+    about = MetadataProto(src_node_id=node)
+    return PushMessagesRequest(node=NodeProto(node_id=node), messages_list=[MessageProto(metadata=about)])
+
+
 def test_a_look_for_work_is_a_sign_of_life_and_asks_for_what_got_lost(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Flower hands a question out once. A node that looks again, and has sent no receipt, has not got it."""
-    state, beats, new = SimpleNamespace(), list[int](), iter([["first"], [], [], ["second"], [], [], [], [], []])
+    """Flower hands a question out once. A node that looks again, and has not answered, has not got it."""
+    beats, new, dropped = list[int](), iter([["first"], [], [], ["second"], [], [], [], [], []]), list[str]()
+    state = SimpleNamespace(object_store=SimpleNamespace(delete=dropped.append))
     state.acknowledge_node_heartbeat = lambda node, interval: beats.append(node)
     monkeypatch.setattr(handlers, "HOLD", 0.0)
+    monkeypatch.setattr(handlers.parts, "hand_out", lambda answer, state: [])
     handed = handlers.Questions(
-        lambda state, message: "stored",
-        lambda request, state, store: SimpleNamespace(messages_list=next(new)),
-        lambda request, state, store: "noted",
+        lambda request, state, store: found(*next(new)), lambda request, state: PushMessagesResponse()
     )
     node: Any = SimpleNamespace(node=SimpleNamespace(node_id=7))
 
     def looks(times: int) -> list[list[str]]:
-        return [handed.pull(request=node, state=state, store=None).messages_list for _ in range(times)]
+        answers = [handed.pull(request=node, state=state) for _ in range(times)]
+        return [[message.metadata.message_id for message in answer.messages_list] for answer in answers]
 
     assert looks(2) == [["first"], ["first"]]
-    assert handed.confirm(request=node, state=state, store=None) == "noted"
+    handed.push(answering(7), state)
+    assert dropped == ["first"]
     assert looks(1) == [[]]
     assert looks(6) == [["second"]] * (1 + handlers.AGAIN) + [[], []], "not for ever"
     assert beats == [7] * 9
+    new = iter([["third"], ["fourth"]])
+    assert looks(2) == [["third"], ["fourth"]]
+    assert dropped == ["first", "third"], "what nobody answers does not stay in memory"
 
 
-def test_a_look_for_work_waits_until_there_is_some() -> None:
+def test_a_look_for_work_waits_until_there_is_some(monkeypatch: pytest.MonkeyPatch) -> None:
     there = list[str]()
 
-    def store(state: Any, message: Any) -> None:
-        there.append(message.name)
+    def store(request: Any, state: Any, task: Any) -> Any:
+        there.append(request.messages_list[0].metadata.message_id)
+        return PushAppMessagesResponse()
 
     def pull(request: Any, state: Any, store: Any) -> Any:
-        return SimpleNamespace(messages_list=[there.pop(0)] if request.node.node_id == 7 and there else [])
+        return found(*([there.pop(0)] if request.node.node_id == 7 and there else []))
 
-    state = SimpleNamespace(acknowledge_node_heartbeat=lambda node, interval: None)
-    questions = handlers.Questions(store, pull, lambda request, state, store: None)
-    about = {"request": SimpleNamespace(node=SimpleNamespace(node_id=7)), "state": state, "store": None}
-    begun, said = time.monotonic(), SimpleNamespace(name="question", metadata=SimpleNamespace(dst_node_id=7))
-    threading.Timer(0.2, lambda: questions.store(state, said)).start()
-    assert questions.pull(**about).messages_list == ["question"]
+    state: Any = SimpleNamespace(acknowledge_node_heartbeat=lambda node, interval: None)
+    state.object_store = SimpleNamespace(delete=lambda name: None)
+    monkeypatch.setattr(handlers.parts, "hand_out", lambda answer, state: [])
+    questions = handlers.Questions(pull, lambda request, state: PushMessagesResponse())
+
+    def ask() -> None:
+        about = MetadataProto(message_id="question", dst_node_id=7)
+        questions.announced(store, PushAppMessagesRequest(messages_list=[MessageProto(metadata=about)]), state, None)
+
+    def look() -> list[str]:
+        answer = questions.pull(request=SimpleNamespace(node=SimpleNamespace(node_id=7)), state=state)
+        return [message.metadata.message_id for message in answer.messages_list]
+
+    begun = time.monotonic()
+    threading.Timer(0.2, ask).start()
+    assert look() == ["question"]
     assert 0.1 < time.monotonic() - begun < handlers.HOLD / 2
-    questions.confirm(**about)
+    questions.push(answering(7), state)
     for _ in range(2):  # they came while the node was at work
-        questions.store(state, said)
-    assert [questions.pull(**about).messages_list, questions.confirm(**about)] == [["question"], None]
-    assert questions.pull(**about).messages_list == ["question"]
+        ask()
+    assert look() == ["question"]
+    questions.push(answering(7), state)
+    assert look() == ["question"]
+
+
+def test_a_look_for_answers_waits_for_one_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Otherwise the server's app asks many times a second as long as nodes train."""
+    monkeypatch.setattr(handlers, "REST", seconds(60.0))
+    monkeypatch.setattr(handlers.parts, "hand_out", lambda answer, state: [])
+    state: Any = SimpleNamespace(acknowledge_node_heartbeat=lambda node, interval: None)
+    state.object_store = SimpleNamespace(delete=lambda name: None)
+    handed = {7: "another", 8: "mine"}
+    questions = handlers.Questions(
+        lambda request, state, store: found(handed[request.node.node_id]), lambda request, state: PushMessagesResponse()
+    )
+    for late, node in ((0.1, 7), (0.4, 8)):
+        questions.pull(request=answering(node), state=state)
+        threading.Timer(late, questions.push, (answering(node), state)).start()
+    request, begun = PullAppMessagesRequest(message_ids=["mine", "a third"]), time.monotonic()
+    assert questions.answers(lambda request, state, task: "found", request, None, None) == "found"
+    assert 0.3 < time.monotonic() - begun < seconds(30.0)
 
 
 def test_an_app_that_starts_slowly_is_not_started_again_beside_itself() -> None:
@@ -218,7 +269,7 @@ def test_a_superlink_that_is_gone_is_an_exception_here() -> None:
 
 
 def test_few_messages_are_announced_at_a_time_and_all_are_answered() -> None:
-    plan = {address: (0, Packet(f"from {address}")) for address in range(1, 13)}
+    plan = {address: (0, Packet(f"from {address}")) for address in range(2 * transport.TOGETHER + 3)}
     grid, announced = Grid(plan), list[int]()
     push = grid.push_messages
 
@@ -230,7 +281,7 @@ def test_few_messages_are_announced_at_a_time_and_all_are_answered() -> None:
     got = dict(
         transport.FlowerTransport(grid, grid.answers).exchange({address: Packet("q") for address in plan}, within(20))
     )
-    assert announced == [transport.TOGETHER, transport.TOGETHER, 2]
+    assert announced == [1, transport.TOGETHER, transport.TOGETHER, 2], "the first brings what all share"
     assert {address: packet.kind for address, packet in got.items()} == {a: p.kind for a, (_, p) in plan.items()}
 
 

@@ -1,6 +1,5 @@
 """Packets as Flower carries them: they arrive as they were sent, in few parts, and anything else is refused."""
 
-import base64
 from typing import Any
 
 import numpy as np
@@ -10,9 +9,8 @@ records = pytest.importorskip(
     "fedgrec.federation.flower.records", reason="needs the extra `deploy`", exc_type=ImportError
 )
 from flwr.app import ConfigRecord, Error, Message, RecordDict  # noqa: E402
-from flwr.supercore.inflatable.inflatable_object import get_all_nested_objects  # noqa: E402
 
-from fedgrec.federation.common.packets import Packet  # noqa: E402
+from fedgrec.federation.common.packets import Packet, checked, disagreement  # noqa: E402
 
 pytestmark = pytest.mark.usefixtures("a_run")
 
@@ -86,29 +84,12 @@ def test_bytes_that_are_not_the_array_they_claim_to_be_are_one_sentence(layout: 
         records.from_records(RecordDict({"packet": ConfigRecord({**words, "layout": layout})}))
 
 
-def test_a_short_answer_is_in_the_message_itself() -> None:
+def test_a_node_of_version_5_is_told_apart_from_one_that_fails() -> None:
+    """Its short answers are errors, which cannot be read any more: both sides say which of them to upgrade."""
     question = Message(records.to_records(Packet("q")), 1, records.ACTION)
-    for packet, objects in (
-        (Packet("kind", {"a": 1}, {"secagg": bytes(range(256))}), 1),
-        (Packet("kind", {}, {}, {"t": np.arange(9)}), 1),
-        (Packet("kind", {}, {"long": bytes(records.BRIEF)}), 3),
-        (Packet("kind", {}, {}, {"t": np.zeros(records.PIECE + 1, np.uint8)}), 5),
-    ):
-        reply = Message(records.in_brief(records.to_records(packet)), reply_to=question)
-        assert len(get_all_nested_objects(reply)) == objects
-        found = records.read_answer(reply)
-        assert found is not None
-        assert same(found, packet)
-
-
-@pytest.mark.parametrize(
-    "reason", [None, "", "no base64!", "AAAA", base64.b64encode(b"ConfigRecord  3\x00abc").decode()]
-)
-def test_a_short_answer_that_is_none_is_a_failure(reason: str | None) -> None:
-    question = Message(records.to_records(Packet("q")), 1, records.ACTION)
-    found = records.read_answer(Message(Error(records.ANSWERED, reason), reply_to=question))
-    assert found is not None
-    assert found.kind == "error"
+    found = records.read_answer(Message(Error(1000, "UGFja2V0"), reply_to=question))
+    assert checked(found).header["reason"] == disagreement(5, "node", "server")
+    assert "upgrade fedgrec on the node" in disagreement(5, "node", "server")
 
 
 @pytest.mark.parametrize(

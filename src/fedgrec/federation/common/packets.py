@@ -29,7 +29,7 @@ TAKEN = "taken"  # a blob of a greeting: the tags of users whose names other nod
 TURN = "turn"  # in a greeting: larger than that of the server from which this one took over
 AS_BEFORE = "as_before"  # in a header: the model is the one that came down with the previous sum
 COMMITTED = "committed."  # prefix of these names: a node's commitment to its part of a sum that is taken once
-PROTOCOL, UNSAID = 5, 1  # the version that this release speaks; the version of releases whose messages name none
+PROTOCOL, UNSAID = 6, 1  # the version that this release speaks; the version of releases whose messages name none
 MOST = 300  # characters of a text, or entries of a list, that one side stores or prints for the other
 
 

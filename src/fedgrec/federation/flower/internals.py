@@ -17,6 +17,7 @@ from fedgrec.federation.common.errors import FederationError
 TESTED = "1.41.0"
 INFLATABLE, PROTOBUF = "flwr.supercore.inflatable", "flwr.supercore.inflatable.inflatable_protobuf_utils"
 HANDLERS, COMMAND = "flwr.superlink.servicer.fleet.fleet_handlers", "flwr.superlink.cli.flower_superlink"
+OF_APPS = "flwr.superlink.servicer.runtime.runtime_handlers"
 RETRIES = "make_simple_http_retry_invoker"
 # Name → where it is, and why. "module:name" where the name here is another one.
 NAMES = {
@@ -32,10 +33,6 @@ NAMES = {
     "get_object_tree": (f"{INFLATABLE}.inflatable_object", "announces the parts of an answer"),
     "iterate_object_tree": (f"{INFLATABLE}.inflatable_object", "counts a message's parts before it asks for them"),
     "no_object_id_recompute": (f"{INFLATABLE}.inflatable_object", "otherwise each part is hashed a few times"),
-    "confirm_received": (
-        f"{PROTOBUF}:make_confirm_message_received_fn_protobuf",
-        "lets the SuperLink drop a message that has come",
-    ),
     "pull_object": (f"{PROTOBUF}:make_pull_object_fn_protobuf", "asks for a part"),
     "push_object": (f"{PROTOBUF}:make_push_object_fn_protobuf", "sends a part"),
     "ObjectPullError": (f"{INFLATABLE}.inflatable_utils", "an upload that its sender did not finish"),
@@ -73,14 +70,16 @@ NAMES = {
     "verify_signature": ("flwr.supercore.primitives.asymmetric", "who was refused for a wrong clock"),
     "get_linkstate": ("flwr.superlink.dependencies.linkstate", "whether the SuperLink knows a key"),
     "authenticate_node": ("flwr.superlink.routers.fleet.node_auth", "checks a signature before the body is read"),
+    "authenticate_task": ("flwr.supercore.dependencies.task", "checks the token of the server's app"),
+    "TASK_TOKEN_HEADER": ("flwr.supercore.constant", "where the server's app shows its token"),
+    "http_error_translator": ("flwr.supercore.error", "an error of a handler becomes an answer"),
+    "get_nodes": (f"{OF_APPS}:get_nodes", "who is there"),
+    "GetNodesRequest": ("flwr.proto.runtime_pb2", "asks who is there"),
     "middlewares": ("flwr.superlink.extensions:get_middleware", "puts the door in front"),
     "push_messages": (f"{HANDLERS}:push_messages", "a node answers for itself alone"),
-    "pull_messages": (f"{HANDLERS}:pull_messages", "a look for work is a sign of life"),
-    "store_message": (
-        "flwr.server.superlink.linkstate.in_memory_linkstate:InMemoryLinkState.store_message_and_object_tree",
-        "a look for work waits until there is some",
-    ),
-    "message_received": (f"{HANDLERS}:confirm_message_received", "a question that was lost is handed out again"),
+    "pull_messages": (f"{HANDLERS}:pull_messages", "a look for work is a sign of life, and waits until there is some"),
+    "push_questions": (f"{OF_APPS}:push_messages", "questions come with their parts, and end looks for work"),
+    "pull_answers": (f"{OF_APPS}:pull_messages", "answers go out with their parts"),
     "superlink": (f"{COMMAND}:flower_superlink", "Flower's own command"),
     "superlink_options": (f"{COMMAND}:_parse_args_run_superlink", "the address to listen on"),
     "superexec_command": (f"{COMMAND}:_get_superexec_command", "starts children through us"),
@@ -90,10 +89,11 @@ NAMES = {
         "an app that is slow to start on a busy machine is not started again beside itself",
     ),
     "superlink_uvicorn": (f"{COMMAND}:uvicorn", "our socket, our limits, TLS 1.3"),
-    "CachedRequest": ("starlette.middleware.base:_CachedRequest", "nine middlewares read one body"),
     # the SuperLink's children
     "flower-superexec": ("flwr.supercore.cli.flower_superexec:flower_superexec", "Flower's own command"),
     "flwr-serverapp": ("flwr.superlink.cli.flwr_serverapp:flwr_serverapp", "Flower's own command"),
+    "send_questions": ("flwr.superlink.grid.http_grid:HttpGrid._try_push_messages", "parts ride along"),
+    "PushAppMessagesRequest": ("flwr.proto.runtime_pb2", "announces questions"),
     "superexec_retries": (f"flwr.supercore.superexec.run_superexec:{RETRIES}", "no error is final"),
     "serverapp_retries": (f"flwr.superlink.grid.http_grid:{RETRIES}", "no error is final"),
     "usual_retries": (f"flwr.supercore.retry.http_retry:{RETRIES}", "Flower's rules, to change one"),

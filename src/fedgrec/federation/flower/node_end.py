@@ -24,6 +24,7 @@ from fedgrec.federation.common import packets
 from fedgrec.federation.common.arrays import write_private
 from fedgrec.federation.common.errors import FederationError, RefusedError
 from fedgrec.federation.common.packets import Packet, failure
+from fedgrec.federation.flower import parts
 from fedgrec.federation.flower.client_app import answer
 from fedgrec.federation.flower.clients import clock_trouble, connected, is_distrust, longer, patient, public_bytes
 from fedgrec.federation.flower.handlers import HOLD
@@ -39,21 +40,10 @@ from fedgrec.federation.flower.internals import (
     PushMessagesRequest,
     RuntimeVersionHttpInterceptor,
     SendNodeHeartbeatRequest,
-    confirm_received,
-    get_all_nested_objects,
-    get_object_tree,
-    iterate_object_tree,
     message_from_proto,
-    message_to_proto,
-    no_object_id_recompute,
     private,
-    pull_object,
-    pull_objects,
-    push_object,
-    push_objects,
-    remove_content_from_message,
 )
-from fedgrec.federation.flower.records import PARTS, POLL, PacketError, in_brief, message_of, to_records, words_of
+from fedgrec.federation.flower.records import message_of, to_records, words_of
 from fedgrec.federation.node.contact import Contact
 from fedgrec.federation.node.gateway import NodeProcess, node_folders
 from fedgrec.federation.node.store import NodeStore
@@ -202,33 +192,14 @@ class Link:
         if not found.messages_list:
             return None
         about, tree = message_from_proto(found.messages_list[0]), found.message_object_trees[0]
-        run, name = about.metadata.run_id, about.metadata.message_id
-        pull = pull_object(again(self.client.PullObject), self.node, run)
-        *parts, root = [part.object_id for part in iterate_object_tree(tree)]
-        if len(parts) > PARTS:
-            raise PacketError(f"a message of {len(parts)} parts came in")
-        pulled = partial(pull_objects, pull_object_fn=pull, initial_backoff=POLL / 4, max_time=BUSY)
-        # A message is announced before its parts are there. The root comes last: if we wait for the root first, we ask
-        # for the other parts only once.
-        contents = pulled([root], backoff_cap=POLL) | pulled(parts)
-        with contextlib.suppress(httpx.TransportError):  # it is here, whether or not the server hears of that
-            confirm_received(again(self.client.ConfirmMessageReceived), self.node, run)(name)
-        return message_of(name, contents)
+        here = parts.riding(found)
+        contents = parts.received(self.client, about.metadata.run_id, tree, here, self.node, again, max_time=BUSY)
+        return message_of(about.metadata.message_id, contents)
 
     def send(self, reply: Message) -> None:
-        """First send the list of the answer's parts, then the parts."""
-        with no_object_id_recompute():  # otherwise Flower writes and hashes every part a few times over
-            reply.metadata.__dict__["_message_id"] = reply.object_id
-            announced = again(self.client.PushMessages)(
-                PushMessagesRequest(
-                    node=self.node,
-                    messages_list=[message_to_proto(remove_content_from_message(reply))],
-                    message_object_trees=[get_object_tree(reply)],
-                    clientapp_runtime_list=[0.0],  # the server must not learn how long an answer took
-                )
-            )
-            push = push_object(again(self.client.PushObject), self.node, reply.metadata.run_id, announced.session_id)
-            push_objects(get_all_nested_objects(reply), push, object_ids_to_push=set(announced.objects_to_push))
+        times = [0.0]  # the server must not learn how long an answer took
+        request = PushMessagesRequest(node=self.node, clientapp_runtime_list=times)
+        parts.send(self.client, request, [reply], self.node, again)
 
 
 def _work(link: Link, reply: Callable[[Message], RecordDict], meanwhile: Callable[[Packet], None]) -> None:
@@ -281,6 +252,6 @@ def _content(message: Message, reply: Callable[[Message], RecordDict]) -> Record
 
 def _as_reply(message: Message, content: RecordDict) -> Message:
     """A reply with the times of its question, which are the server's: our clock may be wrong."""
-    reply = Message(in_brief(content), reply_to=message)
+    reply = Message(content, reply_to=message)
     reply.metadata.created_at, reply.metadata.ttl = message.metadata.created_at, message.metadata.ttl
     return reply

@@ -1,17 +1,14 @@
 """Packets as Flower messages, and back.
 
-A packet travels as one ConfigRecord: its kind, its header as JSON, its blobs as bytes. Flower pushes and pulls every
-part of a message separately, and a small part takes nearly as long as a large one, so we make few parts. Arrays travel
-as raw bytes, one after the other, and a layout in the ConfigRecord describes them. The bytes of a small answer are in
-the same ConfigRecord, because no other message shares them. Other bytes are cut into pieces: each piece is its own
-ConfigRecord, which is sent once for all nodes that get the same. A short answer is one part instead of three: it is the
-text of an Error, which is in the message itself.
+A packet travels as one ConfigRecord: its kind, its header as JSON, its blobs as bytes. Arrays travel as raw bytes, one
+after the other, and a layout in the ConfigRecord describes them. The bytes of a small answer are in the same
+ConfigRecord, because no other message shares them. Other bytes are cut into pieces: each piece is its own ConfigRecord,
+which is sent once for all nodes that get the same.
 
 The other side may send anything. We never read Flower's own arrays: their format can name one piece a million times, or
 ask for more memory than there is. Any failure to read a message raises a PacketError.
 """
 
-import base64
 import json
 import math
 from collections.abc import Mapping
@@ -20,11 +17,11 @@ from functools import cache
 from typing import Any
 
 import numpy as np
-from flwr.app import ConfigRecord, Error, Message, RecordDict
+from flwr.app import ConfigRecord, Message, RecordDict
 from numpy.typing import NDArray
 
 from fedgrec.errors import FedgrecError
-from fedgrec.federation.common.packets import UNSAID, Packet, failure
+from fedgrec.federation.common.packets import ERROR, UNSAID, Packet, failure
 from fedgrec.federation.flower.internals import (
     ErrorCode,
     get_object_head_values_from_object_content,
@@ -37,8 +34,8 @@ PIECE = 2**22  # bytes of a packet's arrays that travel together
 PARTS, PART_KINDS = 2**12, {"Message", "RecordDict", "ConfigRecord"}  # the most parts of a message, and their kinds
 POLL = 0.2  # seconds between two looks for answers: more looks would take all of the SuperLink's time
 VERSION = "protocol"
+ERROR_OF_5 = 1000  # nodes that speak version 5 of the protocol put short answers into errors with this code
 SILENT = {ErrorCode.MESSAGE_UNAVAILABLE, ErrorCode.REPLY_MESSAGE_UNAVAILABLE, ErrorCode.NODE_UNAVAILABLE}
-ANSWERED, BRIEF = 1000, 2**14  # a code that Flower does not use; bytes of the longest short answer
 
 
 class PacketError(FedgrecError):
@@ -159,32 +156,15 @@ def _array(content: bytes, start: int, kind: str, shape: list[int]) -> NDArray[A
     return (array if array.flags.aligned else array.copy()).reshape(shape)
 
 
-def in_brief(records: RecordDict) -> RecordDict | Error:
-    """A short answer as Flower carries it, others as they are."""
-    words: Any = records[WORDS]
-    if len(records) > 1 or sum(len(value) for value in words.values() if isinstance(value, (str, bytes))) > BRIEF:
-        return records
-    return Error(ANSWERED, base64.b64encode(words.deflate()).decode())
-
-
-def from_brief(text: str | None) -> Packet:
-    """The packet in a short answer; everything in it is checked."""
-    try:
-        words = ConfigRecord.inflate(base64.b64decode(text or "", validate=True))
-    except Exception as error:  # protobuf has its own errors
-        raise PacketError(f"a Flower message without a readable answer came in: {error!r:.300}") from None
-    return from_records(RecordDict({WORDS: words}))
-
-
 def read_answer(message: Message) -> Packet | None:
     """What a node answered; None if Flower only says that the node or its answer cannot be reached."""
     try:
         if not message.has_error():
             return from_records(message.content)
-        if message.error.code == ANSWERED:
-            return from_brief(message.error.reason)
     except PacketError as error:
         return failure(error)
+    if message.error.code == ERROR_OF_5:
+        return Packet(ERROR, protocol=5)
     if message.error.code in SILENT:
         return None
     return failure(f"Flower's error {message.error.code}: {message.error.reason}")

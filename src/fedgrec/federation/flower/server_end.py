@@ -38,6 +38,7 @@ from fedgrec.federation.server.log import log_of
 SUPERLINK = "superlink"
 START = 300.0  # seconds that the SuperLink has to come up
 A_MEMBER, A_SHARE = 2**16, 2**10  # the most bytes of a member's message without vector and shares; of one share
+THRIFTY = {"MALLOC_ARENA_MAX": "2", "MALLOC_MMAP_THRESHOLD_": "131072"}  # for glibc: give freed messages back
 GROWTH = 2  # nodes may join while the server runs
 KNOWN_ALREADY = "already in use"
 APP = {
@@ -103,7 +104,7 @@ class FlowerServer:
             words += [f"--ssl-{flag}", str(self.folder / name)]
         words += ["--enable-supernode-auth", "--disable-runtime-dependency-installation"]
         environment = {SECRET: self.secret, BODY: str(largest_request(self.folder))}  # everybody can see arguments
-        environment |= {LOG: str(log_of(self.folder))}
+        environment |= {LOG: str(log_of(self.folder)), **THRIFTY}
         self.processes.start(SUPERLINK, words, {"FLWR_HOME": str(self.folder / "flower"), **environment})
         self._wait()
         self.register()

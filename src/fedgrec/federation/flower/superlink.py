@@ -20,15 +20,16 @@ import sys
 import time
 from collections.abc import Awaitable, Callable, MutableMapping
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from typing import Any
 
-from anyio import to_thread
+from anyio import CapacityLimiter, to_thread
 
 from fedgrec.federation.common.web import is_address
 from fedgrec.federation.flower import internals
 from fedgrec.federation.flower.connections import AT_A_TIME, Listener
-from fedgrec.federation.flower.handlers import MOST_HELD, Questions, own_answers, patient_claim
+from fedgrec.federation.flower.handlers import MOST_HELD, Questions, patient_claim
 from fedgrec.federation.flower.processes import end_with_parent
 
 Scope = MutableMapping[str, Any]
@@ -43,7 +44,7 @@ UPLOAD = 300.0  # seconds that a request has to arrive
 OWN = 2**31  # the most bytes of a request of the server's own processes
 KEEP = 60  # seconds that a client keeps an unused connection; the SuperLink keeps it longer
 QUIET = {"FLWR_TELEMETRY_ENABLED": "0", "FLWR_DISABLE_UPDATE_CHECK": "1"}  # Flower calls nobody outside
-QUICK = {"FLWR_SUPEREXEC_TASK_POLL_INTERVAL": "0.2"}
+QUICK = {"FLWR_SUPEREXEC_TASK_POLL_INTERVAL": "1.0"}
 # For uvicorn: asyncio's own loop, which takes our listening socket; h11, which bounds headers; no headers in which a
 # caller names its own address.
 LIMITS = {
@@ -57,7 +58,16 @@ LIMITS = {
     "timeout_graceful_shutdown": 1,  # looks for work wait
 }
 CLOSE, UNAUTHORIZED = (b"connection", b"close"), 401
-ELSEWHERE = ("Control", "Runtime")  # middlewares of other paths: how the names of their classes begin
+LOOK, RUNS = "pull-messages", "/v1/runtime/"  # a look for work or answers, which waits; calls of the server's app
+# Calls that come for every message: their types, and Flower's handlers or what we put in their place.
+CALLS = {
+    NODES + LOOK: ("PullMessagesRequest", "pull_messages"),
+    NODES + "push-messages": ("PushMessagesRequest", "push_messages"),
+    RUNS + LOOK: ("PullAppMessagesRequest", "pull_answers"),
+    RUNS + "push-messages": ("PushAppMessagesRequest", "push_questions"),
+    RUNS + "get-nodes": ("GetNodesRequest", "get_nodes"),
+}
+BRIEF = CapacityLimiter(2)  # calls at a time that do not wait: each holds a few copies of the parts in it
 CHILDREN = "fedgrec.federation.flower.children"
 log = logging.getLogger("fedgrec.server")
 
@@ -161,7 +171,10 @@ class Door:
                 await answered({"type": "http.response.start", "status": status or 413, "headers": [CLOSE]})
                 await send({"type": "http.response.body", "body": b""})
             else:
-                await self.app(scope, _once(body, receive), answered)
+                if scope["path"] in CALLS and scope["method"] == "POST":
+                    await answer_call(scope, body, answered)
+                else:
+                    await self.app(scope, _once(body, receive), answered)
                 self.has_begun |= scope["path"] == BEGIN
 
     def _name_wrong_clock(self, scope: Scope) -> None:
@@ -204,37 +217,29 @@ def _once(body: bytes, receive: Receive) -> Receive:
     return replayed
 
 
-async def in_one_piece(middleware: Any, scope: Scope, receive: Receive, send: Any) -> None:
-    """Starlette's `BaseHTTPMiddleware.__call__` for answers that are whole before they are sent, as those to nodes are.
-
-    Starlette's version makes a task and a queue for an answer's pieces. Flower has nine such middlewares in a row,
-    which take a third of the SuperLink's time. Those that have nothing to do for a node are passed by.
-    """
+def call(request: Any, body: bytes) -> Any:
+    """Answer a call, as Flower's layers around its handlers would."""
     from starlette.responses import Response
 
-    is_idle = scope.get("path", "").startswith(NODES) and type(middleware).__name__.startswith(ELSEWHERE)
-    if scope["type"] != "http" or is_idle:
-        await middleware.app(scope, receive, send)
-        return
-    request = internals.CachedRequest(scope, receive)  # the next middleware reads the same body
+    (kind, handler), state = CALLS[request.url.path], internals.get_linkstate(request)
+    message = request.state.protobuf_request = getattr(internals, kind).FromString(body)
+    who = dict[str, Any]()
+    if request.url.path.startswith(NODES):
+        internals.authenticate_node(request)
+    else:
+        who["task"] = internals.authenticate_task(request, request.headers.get(internals.TASK_TOKEN_HEADER), state)
+    answer = getattr(internals, handler)(request=message, state=state, **who)
+    return Response(answer.SerializeToString(), media_type="application/protobuf")
 
-    async def call_next(_: Any) -> Response:
-        start: Scope = {}
-        pieces: list[bytes] = []
 
-        async def keep(event: Scope) -> None:
-            if event["type"] == "http.response.start":
-                start.update(event)
-            else:
-                pieces.append(event.get("body", b""))
+async def answer_call(scope: Scope, body: bytes, send: Any) -> None:
+    """An ASGI app for `CALLS`: Flower's nine middlewares and its router took two thirds of the SuperLink's time."""
+    from fastapi import Request
 
-        await middleware.app(scope, request.wrapped_receive, keep)
-        response = Response(b"".join(pieces), start["status"])
-        response.raw_headers = list(start["headers"])
-        return response
+    async def called(request: Any) -> Any:
+        return await to_thread.run_sync(call, request, body, limiter=None if scope["path"].endswith(LOOK) else BRIEF)
 
-    response = await middleware.dispatch_func(request, call_next)
-    await response(scope, request.wrapped_receive, send)
+    await (await internals.http_error_translator(Request(scope), called))(scope, None, send)
 
 
 def http_server(app: Any, **options: Any) -> Any:
@@ -270,9 +275,7 @@ def main() -> None:
     from types import SimpleNamespace
 
     from starlette.middleware import Middleware
-    from starlette.middleware.base import BaseHTTPMiddleware
 
-    BaseHTTPMiddleware.__call__ = in_one_piece  # type: ignore[method-assign, assignment]
     internals.check()
     to = logging.FileHandler(os.environ[LOG], delay=True)
     to.setFormatter(logging.Formatter("%(asctime)s %(message)s", "%Y-%m-%d %H:%M:%S"))  # as server/log.py writes lines
@@ -282,11 +285,11 @@ def main() -> None:
     door = Middleware(Door, secret=os.environ[SECRET], body=int(os.environ[BODY]), listener=listener)
     before, superexec = internals.middlewares, internals.superexec_command
     internals.replace("middlewares", lambda: (door, *before()))  # Flower's own hook for this
-    internals.replace("push_messages", own_answers(internals.push_messages))
-    questions = Questions(internals.store_message, internals.pull_messages, internals.message_received)
-    internals.replace("store_message", lambda *about: questions.store(*about))  # noqa: PLW0108 (it becomes a method)
+    questions = Questions(internals.pull_messages, internals.push_messages)
     internals.replace("pull_messages", questions.pull)
-    internals.replace("message_received", questions.confirm)
+    internals.replace("push_messages", questions.push)
+    internals.replace("push_questions", partial(questions.announced, internals.push_questions))
+    internals.replace("pull_answers", partial(questions.answers, internals.pull_answers))
     internals.replace("claim_task", patient_claim(internals.claim_task))
     internals.replace("superexec_apart", dict)
     internals.replace("superexec_command", lambda **how: [sys.executable, "-m", CHILDREN, *superexec(**how)])

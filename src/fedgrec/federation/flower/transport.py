@@ -6,6 +6,7 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import partial
+from itertools import pairwise
 from typing import Any, NamedTuple
 
 import httpx
@@ -14,28 +15,10 @@ from flwr.serverapp import Grid
 
 from fedgrec.federation.common.packets import Packet, failure
 from fedgrec.federation.common.transport import Left, Sign
-from fedgrec.federation.flower.internals import (
-    SUPERLINK_NODE_ID,
-    ConfirmMessageReceivedRequest,
-    ObjectPullError,
-    PullAppMessagesRequest,
-    iterate_object_tree,
-    private,
-    pull_object,
-    pull_objects,
-)
-from fedgrec.federation.flower.records import (
-    ACTION,
-    PARTS,
-    POLL,
-    PacketError,
-    Shared,
-    message_of,
-    read_answer,
-    to_records,
-)
+from fedgrec.federation.flower import internals, parts
+from fedgrec.federation.flower.records import ACTION, POLL, PacketError, Shared, message_of, read_answer, to_records
 
-TOGETHER = 5  # messages announced at a time: nodes ask for parts again and again until the last part has come
+TOGETHER = 50  # messages announced at a time, after the first: the parts that all share are there by then
 PULLERS = 4  # threads that pull answers
 AFTERWARDS = 60.0  # seconds that a request stays with Flower beyond its deadline: the clocks of nodes differ
 log = logging.getLogger("fedgrec.server")
@@ -57,9 +40,6 @@ class FlowerTransport:
 
     def __init__(self, grid: Grid, pull: Pull | None = None) -> None:
         self.grid, self.pull = grid, pull or partial(pull_answers, grid)
-        # Flower announces a message before its parts are there, and by default looks for them after 1, 2, 4, … seconds.
-        sooner = {"initial_backoff": POLL / 4, "backoff_cap": 4 * POLL}
-        pull_objects.__kwdefaults__ = {**(pull_objects.__kwdefaults__ or {}), **sooner}
         self.late: list[str] = []  # messages whose answers are not wanted any more
 
     def signs(self) -> Mapping[int, Sign]:
@@ -73,7 +53,8 @@ class FlowerTransport:
         messages = [
             Message(to_records(packet, shared), address, ACTION, ttl=lasts) for address, packet in requests.items()
         ]
-        groups = (messages[at : at + TOGETHER] for at in range(0, len(messages), TOGETHER))
+        cuts = [0, *range(1, len(messages), TOGETHER), len(messages)]
+        groups = [messages[at:to] for at, to in pairwise(cuts) if to > at]
         names = [name for group in groups for name in self.grid.push_messages(group)]
         waiting = {name: address for name, address in zip(names, requests, strict=True) if name}
         late, self.late = self.late, []
@@ -109,7 +90,7 @@ class FlowerTransport:
             if isinstance(answer, Exception):
                 raise answer
             address = waiting.get(answer.question)
-            silent = answer.sender == SUPERLINK_NODE_ID and answer.packet is None
+            silent = answer.sender == internals.SUPERLINK_NODE_ID and answer.packet is None
             if address is None or not (answer.sender == address or silent):
                 log.warning("an answer of Flower's node %d to what another was asked is dropped", answer.sender)
                 continue
@@ -137,23 +118,19 @@ class FlowerTransport:
 
 def pull_answers(grid: Any, questions: list[str]) -> Iterator[Answer]:
     """The answers that are there. Flower's own `pull_messages` fails for all if it cannot read one."""
-    found = private(grid, "_runtime_client").PullMessages(PullAppMessagesRequest(message_ids=questions))
+    client = internals.private(grid, "_runtime_client")
+    found = client.PullMessages(internals.PullAppMessagesRequest(message_ids=questions))
+    here = parts.riding(found)
     for about, tree in zip(found.messages_list, found.message_object_trees, strict=True):
         metadata = about.metadata
         try:
-            packet = read_answer(message_of(metadata.message_id, _parts(grid, metadata.message_id, tree)))
-        except ObjectPullError:  # the sender did not finish its upload
+            mine = parts.received(client, metadata.run_id, tree, here, grid.node)
+            if (name := metadata.message_id) not in here:  # otherwise Flower has dropped it already
+                which = {"run_id": metadata.run_id, "message_object_id": name}
+                client.ConfirmMessageReceived(internals.ConfirmMessageReceivedRequest(node=grid.node, **which))
+            packet = read_answer(message_of(name, mine))
+        except internals.ObjectPullError:  # the sender did not finish its upload
             packet = None
         except PacketError as error:
             packet = failure(error)
         yield Answer(metadata.reply_to_message_id, metadata.src_node_id, packet)
-
-
-def _parts(grid: Any, name: str, tree: Any) -> dict[str, bytes]:
-    client, run = private(grid, "_runtime_client"), grid.run.run_id
-    names = [part.object_id for part in iterate_object_tree(tree)]
-    if len(names) > PARTS:
-        raise PacketError(f"a Flower message of {len(names)} parts came in")
-    parts: dict[str, bytes] = pull_objects(names, pull_object(client.PullObject, grid.node, run))
-    client.ConfirmMessageReceived(ConfirmMessageReceivedRequest(node=grid.node, run_id=run, message_object_id=name))
-    return parts
