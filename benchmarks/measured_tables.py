@@ -255,11 +255,12 @@ def nodes() -> str:
     ]
     head = ["nodes", "people", "a round", "SuperLink", "the server's app", "all nodes", "in all"]
     head += ["SuperLink at rest / peak", "more, a node"]
-    light, about = next(iter(found["threads"])), kept("scale_nodes")
+    light, load = next(iter(found["threads"])), kept("scale_nodes")["machine"]["load"]
+    busy = found["threads"][light].get("load", load)  # if it was measured at another time
     return section(
         "Cost of a node",
-        f"Training rounds of the demo with the defaults, all on {machine('scale_nodes')}, load "
-        f"{about['machine']['load']:.1f} at the start. Four columns are processor seconds of a round. The "
+        f"Training rounds of the demo with the defaults, all on {machine('scale_nodes')}, load {load:.1f} at the start, "
+        f"{busy:.1f} at that of {light} nodes. Four columns are processor seconds of a round. The "
         f"{light} nodes are light: a few processes hold them, with a thread for each, and the server cannot tell.",
         table(head, rows),
         "![Processor seconds of a round and the SuperLink's memory over the number of nodes](../nodes.png)",
