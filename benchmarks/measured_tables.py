@@ -259,7 +259,7 @@ def nodes() -> str:
     busy = found["threads"][light].get("load", load)  # if it was measured at another time
     return section(
         "Cost of a node",
-        f"Training rounds of the demo with the defaults, all on {machine('scale_nodes')}, load {load:.1f} at the start, "
+        f"Training rounds of the demo with the defaults, on {machine('scale_nodes')}, load {load:.1f} at the start, "
         f"{busy:.1f} at that of {light} nodes. Four columns are processor seconds of a round. The "
         f"{light} nodes are light: a few processes hold them, with a thread for each, and the server cannot tell.",
         table(head, rows),

@@ -132,8 +132,8 @@ def test_killed_outside_of_training_the_model_is_that_of_a_run_that_never_was(tm
     assert is_the_same(fed, never_killed)
     assert all(line["applied"] for line in never_killed.log())
     judged, expected = metrics(fed), metrics(never_killed)
-    assert (set(judged), set(expected)) == ({2}, {1, 2})  # a killed evaluation is not repeated
-    assert judged[2] == expected[2]
+    assert set(judged) == {1, 2}, "a killed evaluation is tried once more"
+    assert judged == expected
 
 
 @pytest.mark.slow
