@@ -1,5 +1,6 @@
 """What programs see of a server and a node: metrics, health, logs; and how long a node waits for its server."""
 
+import errno
 import http.client
 import json
 import logging
@@ -276,6 +277,25 @@ def test_a_node_waits_longer_and_longer_for_a_server_that_is_away(link: tuple[An
     assert all(late > 2 * early for early, late in zip(pauses[:3], pauses[3:6], strict=True))
     assert all(MUCH_LATER / 2 <= pause <= MUCH_LATER for pause in pauses[5:])
     assert not node.contact.connected
+
+
+def test_a_node_whose_disk_is_full_joins_a_server_that_has_forgotten_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from fedgrec.federation.flower import node_end
+
+    monkeypatch.setattr("fedgrec.federation.common.arrays.os.fsync", full)
+    link = node_end.Link.__new__(node_end.Link)
+    link.remembered, link.public, link.contact, link.superlink = tmp_path / node_end.NUMBER, b"key", Contact(), "here"
+    link.client = SimpleNamespace(ActivateNode=lambda request: SimpleNamespace(node_id=7))  # type: ignore[assignment]
+    link.heart = SimpleNamespace(is_running=True)
+    link.enter()
+    assert link.node.node_id == 7
+    assert list(tmp_path.iterdir()) == [], "nothing is half-written"
+
+
+def full(*_: object) -> None:
+    raise OSError(errno.ENOSPC, "No space left on device")
 
 
 def test_an_answer_for_which_there_is_no_way_is_kept_and_made_once(link: tuple[Any, list[float]], a_run: None) -> None:

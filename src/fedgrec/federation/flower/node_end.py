@@ -20,6 +20,7 @@ from typing import Any, TypeVar
 import httpx
 from flwr.app import Message, RecordDict
 
+from fedgrec.errors import FedgrecError
 from fedgrec.federation.common import packets
 from fedgrec.federation.common.arrays import write_private
 from fedgrec.federation.common.errors import FederationError, RefusedError
@@ -158,7 +159,8 @@ class Link:
                 self.client.DeactivateNode(DeactivateNodeRequest(node_id=int(self.remembered.read_text())))
         request = ActivateNodeRequest(public_key=self.public, heartbeat_interval=HEARTBEAT)
         self.node = Node(node_id=self.client.ActivateNode(request).node_id)
-        write_private(self.remembered, str(self.node.node_id).encode())
+        with contextlib.suppress(FedgrecError):  # a full disk: once this process is killed, the next one waits
+            write_private(self.remembered, str(self.node.node_id).encode())
         if not self.heart.is_running:
             self.heart.start()
         self.contact.hear()
