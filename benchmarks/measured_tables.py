@@ -326,6 +326,7 @@ def soak() -> str:
         rows += [
             ["sums that lost servers took along; latents of these", f"{found['forgotten']}; {law['latents_lost']}"],
             ["the longest stall, and what the rule allows", f"{stalls['longest']:.0f} s, {stalls['limit']:.0f} s"],
+            ["processes that nobody had struck and that ended", f"{len(found['ended_by_themselves'])}"],
             ["until a server's processes were gone", ", ".join(f"{how} {ends[how]:.0f} s" for how in sorted(ends))],
         ]
     rows.append(
