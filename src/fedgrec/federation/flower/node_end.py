@@ -159,7 +159,7 @@ class Link:
                 self.client.DeactivateNode(DeactivateNodeRequest(node_id=int(self.remembered.read_text())))
         request = ActivateNodeRequest(public_key=self.public, heartbeat_interval=HEARTBEAT)
         self.node = Node(node_id=self.client.ActivateNode(request).node_id)
-        with contextlib.suppress(FedgrecError):  # a full disk: once this process is killed, the next one waits
+        with contextlib.suppress(FedgrecError):  # a full disk ends no node: it only waits longer after a kill
             write_private(self.remembered, str(self.node.node_id).encode())
         if not self.heart.is_running:
             self.heart.start()
